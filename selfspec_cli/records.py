@@ -133,4 +133,4 @@ class Round:
     num_accepted: int
     num_committed: int
     context: int
-    """Tokens before the round's first input: prompt + committed output (tokens)."""
+    """Tokens in the cache before the round, prompt + committed output - 1 (tokens)."""

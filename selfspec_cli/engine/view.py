@@ -1,0 +1,193 @@
+"""A layer-range view of a Hugging Face causal LM: embed, layers [a, b), norm + head.
+
+No forward code of any family is rewritten: the layers are the model's own modules, called with
+masks from the library's mask functions and tables from its rotary module.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    causal_mask_function,
+    sliding_window_causal_mask_function,
+)
+
+from selfspec_cli.engine.families import Family
+from selfspec_cli.engine.kv_cache import KVCache
+from selfspec_cli.errors import ModelError
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def _find(model: nn.Module, path: str) -> Any:
+    try:
+        return reduce(getattr, path.split("."), model)
+    except AttributeError:
+        raise ModelError(f"{type(model).__name__} has no attribute '{path}'") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the layers of one pass share."""
+
+    shared: dict[str, Any]
+    """Keyword arguments of every layer: positions, rotary tables."""
+    masks: dict[str, Tensor | None]
+    """One mask a layer kind; None where nothing is hidden or the kernel is causal by itself."""
+
+
+class LayerView:
+    """Run any range of a model's layers over a shared KV cache.
+
+    Attributes:
+        num_layers: N.
+        vocab_size: rows of the output head, padding rows included.
+        layer_kinds: one mask kind a layer (`full_attention` or `sliding_attention`).
+    """
+
+    def __init__(self, model: nn.Module, family: Family) -> None:
+        self.model, self.family = model, family
+        config: Any = model.config
+        self.config = config
+        self._embed = _find(model, family.embed)
+        self._position_embed = (
+            _find(model, family.position_embed) if family.position_embed else None
+        )
+        self._rotary = _find(model, family.rotary) if family.rotary else None
+        self._layers: Sequence[nn.Module] = list(_find(model, family.layers))
+        self._norm, self._head = _find(model, family.norm), _find(model, family.head)
+        self._softcap = getattr(self.config, family.logit_softcap) if family.logit_softcap else None
+        self.num_layers = len(self._layers)
+        self.vocab_size = int(self._head.weight.shape[0])
+        self.hidden_size = int(config.hidden_size)
+        self.layer_kinds = self._kinds()
+        self.window = getattr(self.config, "sliding_window", None)
+        self._mask_interface = ALL_MASK_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        self._sdpa = self.config._attn_implementation == "sdpa"
+
+    def _kinds(self) -> tuple[str, ...]:
+        types = getattr(self.config, "layer_types", None) if self.family.mixed_attention else None
+        kinds = tuple(types) if types else (FULL,) * self.num_layers
+        unknown = set(kinds) - {FULL, SLIDING}
+        if unknown or len(kinds) != self.num_layers:
+            raise ModelError(
+                f"attention kinds {sorted(set(kinds))} over {len(kinds)} of {self.num_layers} "
+                "layers are not supported"
+            )
+        return kinds
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the embedding, where token ids go in."""
+        return self._embed.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the hidden states."""
+        return self._embed.weight.dtype
+
+    @property
+    def max_positions(self) -> int | None:
+        """Longest sequence the configuration allows (tokens), None if it does not say."""
+        return getattr(self.config, "max_position_embeddings", None)
+
+    def new_cache(self, *, rows: int = 1, capacity: int) -> KVCache:
+        """Return an empty cache for this model."""
+        return KVCache(self.num_layers, rows=rows, capacity=capacity)
+
+    def embed(self, token_ids: Tensor, cache: KVCache) -> Tensor:
+        """Embed token ids [B, m] that follow what layer 0 holds; returns [B, m, H]."""
+        hidden = self._embed(token_ids)
+        if self._position_embed is not None:
+            positions = self._positions(cache.lengths[0], token_ids.shape[1])
+            hidden = hidden + self._position_embed(positions)
+        return hidden
+
+    def run(
+        self,
+        hidden: Tensor,
+        cache: KVCache,
+        start: int,
+        stop: int,
+        tap: Callable[[int, Tensor], None] | None = None,
+    ) -> Tensor:
+        """Run layers [start, stop) over hidden states [B, m, H] that follow layer `start`'s cache.
+
+        `tap(depth, hidden)` is called after each layer with the number of layers run so far.
+        """
+        if start == stop:
+            return hidden
+        prepared = self.prepare(hidden, cache.lengths[start])
+        return self.chain(hidden, cache, range(start, stop), prepared, tap)
+
+    def chain(
+        self,
+        hidden: Tensor,
+        cache: KVCache,
+        indices: Sequence[int],
+        prepared: Prepared,
+        tap: Callable[[int, Tensor], None] | None = None,
+    ) -> Tensor:
+        """Run the layers of `indices` in turn with what `prepare` made for their positions."""
+        for index in indices:
+            hidden = self._layers[index](
+                hidden,
+                attention_mask=prepared.masks[self.layer_kinds[index]],
+                **prepared.shared,
+                **{self.family.cache_argument: cache},
+            )
+            if tap is not None:
+                tap(index + 1, hidden)
+        return hidden
+
+    def prepare(self, hidden: Tensor, starts: Sequence[int]) -> Prepared:
+        """Masks by kind and the arguments all layers share, for [B, m, H] written at `starts`."""
+        m = hidden.shape[1]
+        positions = self._positions(starts, m)
+        shared: dict[str, Any] = {"position_ids": positions, "use_cache": True}
+        if self._rotary is not None:
+            shared["position_embeddings"] = self._rotary(hidden, position_ids=positions)
+        masks = {kind: self._mask(kind, starts, hidden) for kind in set(self.layer_kinds)}
+        return Prepared(shared, masks)
+
+    def _positions(self, starts: Sequence[int], m: int) -> Tensor:
+        begin = torch.tensor(starts, device=self.device)[:, None]  # [B, 1]
+        return begin + torch.arange(m, device=self.device)  # [B, m]
+
+    def _mask(self, kind: str, starts: Sequence[int], hidden: Tensor) -> Tensor | None:
+        m, end = hidden.shape[1], max(starts) + hidden.shape[1]
+        level = min(starts) == max(starts)
+        local = kind == SLIDING and self.window is not None and end > self.window
+        if level and not local and (m == 1 or (self._sdpa and starts[0] == 0)):
+            return None  # nothing to hide, or plain causal, which sdpa does by itself
+        visible = (
+            sliding_window_causal_mask_function(self.window) if local else causal_mask_function
+        )
+        positions = self._positions(starts, m)
+        return self._mask_interface(
+            batch_size=len(starts),
+            q_length=m,
+            kv_length=end,
+            mask_function=lambda b, h, q, kv: visible(b, h, positions[b, q], kv),
+            allow_is_causal_skip=False,
+            dtype=hidden.dtype,
+            device=hidden.device,
+            config=self.config,
+        )
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Final norm, head and softcap: [..., H] to float32 logits [..., V]."""
+        logits = self._head(self._norm(hidden))
+        if self._softcap is not None:
+            logits = torch.tanh(logits / self._softcap) * self._softcap
+        return logits.float()
+
+    def step_bytes(self) -> int:
+        """Weight bytes one decode step reads: all layers, the final norm, the head."""
+        modules = [*self._layers, self._norm, self._head]
+        return sum(p.numel() * p.element_size() for mod in modules for p in mod.parameters())
