@@ -1,0 +1,107 @@
+"""Prompts to token ids, as the servers do it: by the model's own template, with one BOS.
+
+The tokenizer is an object handed in (any transformers tokenizer), so this module needs no torch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from selfspec_cli.records import Request
+from selfspec_cli.trace.rows import RowRefusedError
+
+NO_TEMPLATE = "no chat template"
+_MESSAGE_LENGTH = 300  # characters of a template's own message that are kept
+
+
+class TokenizerLike(Protocol):
+    """What is used of a transformers tokenizer."""
+
+    bos_token_id: Any
+    eos_token_id: Any
+    chat_template: Any
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of a text."""
+
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
+        """Return the rendered conversation as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoder:
+    """A tokenizer with the chat template to use.
+
+    `chat_template` is the text of a Jinja template, or None for the tokenizer's own.
+    """
+
+    tokenizer: TokenizerLike
+    chat_template: str | None = None
+
+    @property
+    def has_template(self) -> bool:
+        """Whether messages can be rendered; a template is never invented."""
+        return bool(self.chat_template or getattr(self.tokenizer, "chat_template", None))
+
+    def prompt_ids(self, request: Request) -> tuple[int, ...]:
+        """Return the prompt of a request as the model sees it.
+
+        Given ids are taken as they are. Rendered messages are encoded without special tokens: the
+        template writes its own. Raw prompts get the special tokens of the tokenizer. Either way a
+        BOS that is then doubled at the start is removed, also where a raw prompt began with BOS
+        text.
+
+        Raises:
+            RowRefusedError: `empty prompt`, `no chat template`, or `chat template refused` with the
+                template's own message.
+        """
+        if request.prompt_token_ids is not None:
+            ids = list(request.prompt_token_ids)
+        elif request.messages is not None:
+            ids = self._one_bos(self.text_ids(self.render(request)))
+        else:
+            text = request.prompt or ""
+            ids = (
+                self._one_bos(self.tokenizer.encode(text, add_special_tokens=True)) if text else []
+            )
+        if not ids:
+            raise RowRefusedError("empty prompt")
+        return tuple(ids)
+
+    def render(self, request: Request) -> str:
+        """Return the messages of a request as text, ending where the assistant begins.
+
+        Raises:
+            RowRefusedError: as `prompt_ids`.
+        """
+        if not request.messages:
+            raise RowRefusedError("empty prompt", "no messages")
+        if not self.has_template:
+            raise RowRefusedError(NO_TEMPLATE)
+        chosen = {} if self.chat_template is None else {"chat_template": self.chat_template}
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    list(request.messages),
+                    tools=None if request.tools is None else list(request.tools),
+                    add_generation_prompt=True,
+                    tokenize=False,
+                    **chosen,
+                )
+            )
+        except ImportError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a template is foreign code, it raises anything
+            message = " ".join(str(error).split()) or type(error).__name__
+            raise RowRefusedError("chat template refused", message[:_MESSAGE_LENGTH]) from None
+
+    def text_ids(self, text: str) -> list[int]:
+        """Return the token ids of a text with no special tokens added."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False)) if text else []
+
+    def _one_bos(self, ids: Sequence[int]) -> list[int]:
+        bos, extra = self.tokenizer.bos_token_id, 0
+        if bos is not None:
+            while list(ids[extra : extra + 2]) == [bos, bos]:
+                extra += 1
+        return list(ids[extra:])
