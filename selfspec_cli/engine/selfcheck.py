@@ -40,8 +40,9 @@ def check_view(view: LayerView, exit_layers: Sequence[int] | None = None) -> flo
     if limit is not None:
         length = min(length, limit - STEPS)
     tokens = _tokens(view, length + STEPS)
-    exits = exit_layers or range(1, view.num_layers + 1)
-    return max(_check_exit(view, exit_layer, tokens) for exit_layer in sorted(exits, reverse=True))
+    exits = sorted(exit_layers or range(1, view.num_layers + 1), reverse=True)
+    states = _exit_states(view, tokens)
+    return max(_check_exit(view, exit_layer, tokens, states[exit_layer]) for exit_layer in exits)
 
 
 def _tokens(view: LayerView, n: int) -> Tensor:
@@ -50,8 +51,20 @@ def _tokens(view: LayerView, n: int) -> Tensor:
     return torch.randint(0, top, (1, n), generator=generator).to(view.device)
 
 
-def _check_exit(view: LayerView, exit_layer: int, tokens: Tensor) -> float:
-    ours = _view_logits(view, exit_layer, tokens)
+def _exit_states(view: LayerView, tokens: Tensor) -> dict[int, Tensor]:
+    """State [n, H] after each number of layers, from one cached pass and three single steps."""
+    cache = view.new_cache(capacity=tokens.shape[1])
+    prompt = tokens.shape[1] - STEPS
+    pieces = [tokens[:, :prompt], *tokens[:, prompt:].split(1, dim=1)]
+    found: dict[int, list[Tensor]] = {depth: [] for depth in range(1, view.num_layers + 1)}
+    for piece in pieces:
+        hidden = view.embed(piece, cache)
+        view.run(hidden, cache, 0, view.num_layers, lambda depth, h: found[depth].append(h[0]))
+    return {depth: torch.cat(parts) for depth, parts in found.items()}
+
+
+def _check_exit(view: LayerView, exit_layer: int, tokens: Tensor, states: Tensor) -> float:
+    ours = view.head(states)
     library = truncated_model(view, exit_layer)(input_ids=tokens, use_cache=False).logits[0].float()
     if not bool(ours.isfinite().all() and library.isfinite().all()):
         raise SelfCheckError(f"logits at exit layer {exit_layer} are not finite")
@@ -68,16 +81,6 @@ def _check_exit(view: LayerView, exit_layer: int, tokens: Tensor) -> float:
             hint="The family entry does not describe this checkpoint; nothing was measured.",
         )
     return float(errors[worst])
-
-
-def _view_logits(view: LayerView, exit_layer: int, tokens: Tensor) -> Tensor:
-    cache = view.new_cache(capacity=tokens.shape[1])
-    prompt = tokens.shape[1] - STEPS
-    pieces = [tokens[:, :prompt], *tokens[:, prompt:].split(1, dim=1)]
-    logits = [
-        view.head(view.run(view.embed(piece, cache), cache, 0, exit_layer))[0] for piece in pieces
-    ]
-    return torch.cat(logits)
 
 
 def truncated_model(view: LayerView, num_layers: int) -> nn.Module:
