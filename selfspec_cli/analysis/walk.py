@@ -127,18 +127,19 @@ def walk(
         CostRangeError: a context, L, k or law lies outside what was measured.
     """
     lengths = _checked(paths, exit_layers, draft_lengths)
-    blocks: dict[int, pd.DataFrame] = {}
+    tables, order = [pd.DataFrame(columns=list(COLUMNS))], np.zeros(0, dtype=np.int64)
     for law in dict.fromkeys(path.law_class for path in paths):
         price = _surface_for(surface, law)
         chosen = [i for i, path in enumerate(paths) if path.law_class == law]
         for indices in _batches(paths, chosen, len(exit_layers) * len(lengths)):
             batch = _Batch.of([paths[i] for i in indices], np.asarray(exit_layers), lengths)
             totals = _walk_batch(batch, price)
-            for row, index in enumerate(indices):
-                blocks[index] = _path_rows(paths[index], batch, totals, row, price)
-    if not blocks:
-        return pd.DataFrame(columns=list(COLUMNS))
-    return pd.concat([blocks[i] for i in range(len(paths))], ignore_index=True)
+            tables.append(_batch_table([paths[i] for i in indices], batch, totals, price))
+            order = np.append(order, np.repeat(indices, len(exit_layers) * len(lengths)))
+    if len(tables) == 1:
+        return tables[0]
+    # Batches are sorted by length inside; bring rows back to the order of the arguments.
+    return pd.concat(tables[1:]).iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
 
 
 COLUMNS = (
@@ -282,39 +283,40 @@ def _spread(
         survivors = survivors * coin
 
 
-def _path_rows(
-    path: PathCoins, batch: _Batch, totals: _Totals, row: int, surface: CostSurface | None
+def _batch_table(
+    paths: Sequence[PathCoins], batch: _Batch, totals: _Totals, surface: CostSurface | None
 ) -> pd.DataFrame:
-    """Return the rows of one path, exit layers outside, draft lengths inside."""
-    by_accepted = totals.by_accepted[row]  # [E, K, k_max+1]
-    steps = np.arange(by_accepted.shape[-1])
-    accepted = (by_accepted * steps).sum(axis=-1)
-    ks = np.tile(batch.ks, len(batch.exit_layers))
-    size = len(ks)
-    priced = surface is not None
-    data = {
-        "path_id": [path.path_id] * size,
-        "request_id": [path.request_id] * size,
-        "group_id": [path.group_id] * size,
-        "temperature": np.full(size, path.temperature),
-        "law": [path.law_class] * size,
-        "prompt_tokens": np.full(size, path.prompt_tokens),
-        "drafter": [EARLY_EXIT] * size,
-        "exit_layer": np.repeat(batch.exit_layers, len(batch.ks)),
-        "draft_length": ks,
-        "batch_size": np.ones(size, dtype=np.int64),
-        "rounds": by_accepted.sum(axis=-1).ravel(),
-        "drafted": (totals.by_drafted[row] * steps).sum(axis=-1).ravel(),
-        "tested": (accepted + totals.rejections[row]).ravel(),
-        "accepted": accepted.ravel(),
-        "committed": (accepted + totals.next_tokens[row]).ravel(),
-        "rounds_by_drafted": _lists(totals.by_drafted[row], ks),
-        "context_by_drafted": _lists(totals.context_by_drafted[row], ks),
-        "rounds_by_accepted": _lists(by_accepted, ks),
-        "ar_seconds": np.full(size, _ar_seconds(path, surface)),
-        "seconds": totals.seconds[row].ravel() if priced else np.full(size, np.nan),
+    """Return the rows of a batch: paths outside, then exit layers, then draft lengths."""
+    steps = np.arange(totals.by_accepted.shape[-1])
+    accepted = (totals.by_accepted * steps).sum(axis=-1)  # [P, E, K]
+    grid = [len(paths), len(batch.exit_layers), len(batch.ks)]
+    per_path = {
+        "path_id": [path.path_id for path in paths],
+        "request_id": [path.request_id for path in paths],
+        "group_id": [path.group_id for path in paths],
+        "temperature": [path.temperature for path in paths],
+        "law": [path.law_class for path in paths],
+        "prompt_tokens": batch.prompts,
+        "ar_seconds": [_ar_seconds(path, surface) for path in paths],
     }
-    return pd.DataFrame(data, columns=list(COLUMNS))
+    table = pd.DataFrame(per_path).loc[np.repeat(np.arange(grid[0]), grid[1] * grid[2])]
+    ks = np.tile(batch.ks, grid[0] * grid[1])
+    seconds = totals.seconds if surface is not None else np.full(grid, np.nan)
+    return table.assign(
+        drafter=EARLY_EXIT,
+        exit_layer=np.tile(np.repeat(batch.exit_layers, grid[2]), grid[0]),
+        draft_length=ks,
+        batch_size=1,
+        rounds=totals.by_accepted.sum(axis=-1).ravel(),
+        drafted=(totals.by_drafted * steps).sum(axis=-1).ravel(),
+        tested=(accepted + totals.rejections).ravel(),
+        accepted=accepted.ravel(),
+        committed=(accepted + totals.next_tokens).ravel(),
+        rounds_by_drafted=_lists(totals.by_drafted, ks),
+        context_by_drafted=_lists(totals.context_by_drafted, ks),
+        rounds_by_accepted=_lists(totals.by_accepted, ks),
+        seconds=seconds.ravel(),
+    ).loc[:, list(COLUMNS)]
 
 
 def _lists(values: Floats, ks: Ints) -> list[list[float]]:

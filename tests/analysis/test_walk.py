@@ -151,7 +151,7 @@ def test_walk_budget_one_drafts_nothing():
 
 
 def test_walk_end_inside_a_round_pays_drafts_beyond_it():
-    """EOS at x_2, budget 20, k = 8, all accepted: 1 round, 8 drafts paid, 2 tested and committed."""
+    """EOS at x_2, budget 20, k = 8, all accepted: 1 round, 8 drafts paid, 2 tested."""
     row = walk([make_path([0, 1, 1], budget=20)], [2], [8]).iloc[0]
     found = tuple(row[["rounds", "drafted", "tested", "accepted", "committed"]])
     assert found == pytest.approx((1, 8, 2, 2, 2)), found
