@@ -1,4 +1,4 @@
-"""Textbook formulas for independent, identically likely acceptance: cross-checks, never the planner.
+"""Textbook formulas for independent, equally likely acceptance: cross-checks, never the planner.
 
 Real requests are mixtures and rounds start just after rejections, so these formulas are off in
 either direction depending on the α they are fed; the walk is not. The gap measures heterogeneity.
@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def tokens_per_round(acceptance: npt.ArrayLike, draft_length: int) -> Floats:
-    """Return expected tokens a round, (1 - α^(k+1)) / (1 - α), as the sum of powers: exact at α = 1.
+    """Return expected tokens a round, (1 - α^(k+1)) / (1 - α), as a sum of powers: exact at 1.
 
     Args:
         acceptance: α, probability that one tested draft is accepted, in [0, 1]; any shape.

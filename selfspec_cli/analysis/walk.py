@@ -319,9 +319,13 @@ def _batch_table(
     ).loc[:, list(COLUMNS)]
 
 
-def _lists(values: Floats, ks: Ints) -> list[list[float]]:
+def _lists(values: Floats, ks: Ints) -> npt.NDArray[np.object_]:
+    """One list of length k+1 a row."""
+    cells = np.empty(len(ks), dtype=object)
     rows = values.reshape(len(ks), -1)
-    return [row[: k + 1].tolist() for row, k in zip(rows, ks, strict=True)]
+    for index, (row, k) in enumerate(zip(rows, ks, strict=True)):
+        cells[index] = row[: k + 1].tolist()
+    return cells
 
 
 def _ar_seconds(path: PathCoins, surface: CostSurface | None) -> float:
