@@ -21,8 +21,8 @@ class TokenizerLike(Protocol):
     eos_token_id: Any
     chat_template: Any
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the token ids of a text."""
+    def encode(self, text: str, *, add_special_tokens: bool, verbose: bool) -> list[int]:
+        """Return the token ids of a text; `verbose` lets it warn of long ones."""
 
     def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
         """Return the rendered conversation as text."""
@@ -60,10 +60,7 @@ class Encoder:
         elif request.messages is not None:
             ids = self._one_bos(self.text_ids(self.render(request)))
         else:
-            text = request.prompt or ""
-            ids = (
-                self._one_bos(self.tokenizer.encode(text, add_special_tokens=True)) if text else []
-            )
+            ids = self._one_bos(self.text_ids(request.prompt or "", add_special_tokens=True))
         if not ids:
             raise RowRefusedError("empty prompt")
         return tuple(ids)
@@ -95,9 +92,13 @@ class Encoder:
             message = " ".join(str(error).split()) or type(error).__name__
             raise RowRefusedError("chat template refused", message[:_MESSAGE_LENGTH]) from None
 
-    def text_ids(self, text: str) -> list[int]:
-        """Return the token ids of a text with no special tokens added."""
-        return list(self.tokenizer.encode(text, add_special_tokens=False)) if text else []
+    def text_ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Return the token ids of a text; none for an empty text, not even a BOS."""
+        if not text:
+            return []
+        # Length is checked against the model, so the tokenizer's own warning is only noise.
+        encode = self.tokenizer.encode
+        return list(encode(text, add_special_tokens=add_special_tokens, verbose=False))
 
     def _one_bos(self, ids: Sequence[int]) -> list[int]:
         bos, extra = self.tokenizer.bos_token_id, 0

@@ -2,7 +2,7 @@
 
 One request an object. Fields, first spelling that is not null wins:
 
-    id | request_id | custom_id          identifier
+    id | request_id | custom_id | task_id identifier, else FILE:LINE
     task | category | metadata.task      label, kept exactly
     prompt_token_ids | messages | prompt what the model was asked
     completion_token_ids | completion | response   what it answered, if recorded
@@ -14,13 +14,15 @@ A request may sit inside `body` (OpenAI batch) or `request` (gateway logs). Fiel
 are ignored, but for the parameters that `parameters.refuse_unsupported` knows.
 """
 
+from pathlib import PurePath
+
 from selfspec_cli.records import Finish, Request
 from selfspec_cli.trace import messages as chat
 from selfspec_cli.trace import parameters
 from selfspec_cli.trace.rows import ReadRow, Row, RowRefusedError, first_of, label, show, token_ids
 
 _ENVELOPES = ("body", "request")
-_ID_NAMES = ("id", "request_id", "custom_id")
+_ID_NAMES = ("id", "request_id", "custom_id", "task_id")
 _TASK_NAMES = ("task", "category")
 _GROUP_NAMES = ("conversation_id", "session_id", "group_id", "group")
 _FINISHES: dict[str, Finish] = {
@@ -47,7 +49,7 @@ def read(row: Row, source: str) -> ReadRow:
 
     Args:
         row: the JSON object.
-        source: `file:line`, kept for messages and as the id of rows without one.
+        source: `file:line`, kept for messages; its last part is the id of rows without one.
 
     Returns:
         The request, and remarks to count.
@@ -61,7 +63,7 @@ def read(row: Row, source: str) -> ReadRow:
     completion, finish = _completion(row), _finish(row)
     messages, completion, remarks = _split_answer(messages, completion)
     request = Request(
-        request_id=label(row, _ID_NAMES) or source,
+        request_id=label(row, _ID_NAMES) or PurePath(source).name,
         task=_task(row),
         prompt=prompt,
         messages=messages,

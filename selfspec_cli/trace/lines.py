@@ -78,7 +78,7 @@ def read_lines(path: Path) -> Iterator[Line]:
             content: io.BufferedReader | gzip.GzipFile = raw
             if raw.peek(2)[:2] == _GZIP:
                 content = gzip.GzipFile(fileobj=raw)
-            _refuse_binary(path, content.peek(_HEAD)[:_HEAD])
+            _refuse_other_formats(path, content.peek(_HEAD)[:_HEAD])
             yield from _split(content)
     except EOFError:
         raise TraceError(
@@ -101,11 +101,16 @@ def _split(content: io.BufferedReader | gzip.GzipFile) -> Iterator[Line]:
             yield Line(number=number, data=data.rstrip(b"\r\n"), terminated=terminated, bom=bom)
 
 
-def _refuse_binary(path: Path, head: bytes) -> None:
+def _refuse_other_formats(path: Path, head: bytes) -> None:
     for magic, kind in _OTHER_FORMATS.items():
         if head.startswith(magic):
             raise TraceError(f"this is {kind}, not JSON lines", where=str(path), hint=_CONVERT)
     body = head.removeprefix(_BOM).lstrip()
+    first_line = body.partition(b"\n")[0].strip()
+    if first_line in (b"[", b"{") or (first_line[:1] == b"[" and first_line[-1:] in b",{["):
+        # Read by lines, its last item alone would pass for a row.
+        kind = "one JSON document over several lines"
+        raise TraceError(f"this is {kind}, not JSON lines", where=str(path), hint=_CONVERT)
     controls = len(body) - len(body.translate(None, _CONTROL))
     # A JSON row damaged by a block of NULs is one bad row, not a binary file.
     if not body.startswith((b"{", b"[")) and controls > _BINARY_SHARE * len(body):

@@ -12,6 +12,10 @@ from selfspec_cli.trace.lines import file_digest, read_lines
 from selfspec_cli.trace.rows import ReadRow, Row, RowRefusedError, parse_row
 from selfspec_cli.trace.skips import describe_skips
 
+_NOT_A_ROW = ("malformed", "torn last line", "not UTF-8")
+_LINES_HINT = "one JSON object a line is expected; arrays and indented JSON must be converted"
+_FIELDS_HINT = "a row needs prompt, messages or prompt_token_ids (or Spec-Bench turns)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
@@ -133,10 +137,12 @@ def _refuse_unusable(path: Path, pile: _Pile) -> None:
         return
     if not pile.skips:
         raise TraceError("the trace file is empty", where=str(path))
+    lines = [replace(skip, source=f"line {skip.source.rpartition(':')[2]}") for skip in pile.skips]
+    readable = any(skip.reason not in _NOT_A_ROW for skip in pile.skips)
     raise TraceError(
-        f"no row of the trace can be used: {describe_skips(pile.skips)}",
+        f"no row of the trace can be used: {describe_skips(lines)}",
         where=str(path),
-        hint="one JSON object a line is expected; arrays and indented JSON must be converted",
+        hint=_FIELDS_HINT if readable else _LINES_HINT,
     )
 
 

@@ -4,12 +4,12 @@ Which requests are drawn depends on the seed and on what the requests say, never
 rows or files, so adding a file or sorting one does not reshuffle the rest.
 """
 
-import bisect
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from selfspec_cli.buckets import context_band
 from selfspec_cli.errors import TraceError
 from selfspec_cli.records import PreparedRequest
 
@@ -61,8 +61,8 @@ def sample_requests(
     strata: dict[Stratum, list[int]] = defaultdict(list)
     for index in _draw_order(requests, seed):
         request = requests[index]
-        band = bisect.bisect_right(context_edges, request.prompt_tokens) - 1
-        strata[request.task, context_edges[max(band, 0)]].append(index)
+        context_min, _ = context_band(request.prompt_tokens, context_edges)
+        strata[request.task, context_min].append(index)
     sizes = {stratum: len(found) for stratum, found in sorted(strata.items())}
     shares = allocate(sizes, len(requests) if limit is None else limit)
     chosen = sorted(index for stratum in sizes for index in strata[stratum][: shares[stratum]])

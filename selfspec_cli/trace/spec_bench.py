@@ -7,6 +7,8 @@ numbers repeat across question sets in different languages.
 Source: hemingkx/Spec-Bench, data/spec_bench/question.jsonl.
 """
 
+from pathlib import PurePath
+
 from selfspec_cli.records import Request
 from selfspec_cli.trace import parameters
 from selfspec_cli.trace.rows import ReadRow, Row, RowRefusedError, label, show
@@ -28,7 +30,7 @@ def read(row: Row, source: str) -> ReadRow:
         raise RowRefusedError("malformed turns", show(turns))
     parameters.refuse_unsupported(row)
     request = Request(
-        request_id=label(row, ("question_id", "id")) or source,
+        request_id=label(row, ("question_id", "id")) or PurePath(source).name,
         task=label(row, ("category", "task")),
         messages=({"role": "user", "content": turns[0]},),
         temperature=parameters.read_temperature(row),
