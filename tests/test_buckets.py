@@ -62,7 +62,5 @@ def test_buckets_sort_by_task_context_and_temperature_with_the_open_band_last():
 
 def test_labels_that_differ_only_in_case_or_length_stay_apart():
     labels = ["A", "a", "../../escape", "a/b", "con", ".", "NUL", "x" * 300, "x" * 299]
-    keys = {
-        bucket_of(task=task, prompt_tokens=1, temperature=0.0, edges=EDGES) for task in labels
-    }
+    keys = {bucket_of(task=task, prompt_tokens=1, temperature=0.0, edges=EDGES) for task in labels}
     assert len(keys) == len(labels), f"{len(keys)} buckets for {len(labels)} labels"

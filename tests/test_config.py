@@ -253,9 +253,7 @@ def test_exit_layers_of_the_grammar(spec, num_layers, expected):
             resolve_exit_layers(spec, num_layers)
 
 
-@given(
-    low=st.integers(1, 99), high=st.integers(1, 99), num_layers=st.integers(2, 200)
-)
+@given(low=st.integers(1, 99), high=st.integers(1, 99), num_layers=st.integers(2, 200))
 def test_share_of_depth_is_ceil_to_floor(low, high, num_layers):
     """Percentages are exact: 70 % of 10 layers is 7, not a rounded 7.000000001 -> 8."""
     low, high = sorted((low, high))

@@ -1,5 +1,6 @@
 """The run directory: whose measurement it holds, what is finished, what may be deleted."""
 
+import copy
 import hashlib
 import re
 import shutil
@@ -49,6 +50,8 @@ class RunDir:
         self.measurement_hash = measurement_hash
         self._manifest = manifest
         self._fresh = fresh
+        self.resumed = bool(manifest) and not fresh
+        """Whether the folder already held this measurement when it was opened."""
 
     @classmethod
     def open(
@@ -101,12 +104,7 @@ class RunDir:
     @property
     def manifest(self) -> dict[str, Any]:
         """A copy of the manifest as last written."""
-        return dict(self._manifest)
-
-    @property
-    def resumed(self) -> bool:
-        """Whether the folder already held this measurement."""
-        return bool(self._manifest) and not self._fresh
+        return copy.deepcopy(self._manifest)
 
     def begin(
         self, *, argv: Iterable[str] = (), measurement: Mapping[str, object] | None = None,

@@ -161,7 +161,6 @@ def _read_csv(path: Path, columns: Sequence[str] | None) -> pd.DataFrame:
             dtype=labels,
             keep_default_na=False,
             na_values=[""],
-            float_precision="round_trip",
             lineterminator="\n",
         )
     except (ValueError, pd.errors.ParserError) as error:

@@ -32,6 +32,13 @@ class Dumper(yaml.SafeDumper):
     """Safe dumper that quotes text which `Loader` would read as a float."""
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Escape what is not printable; PyYAML would fold odd line breaks into spaces."""
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+Dumper.add_representer(str, _text)
 Loader.add_implicit_resolver(_FLOAT_TAG, _FLOAT, _FIRST_CHARACTERS)
 Dumper.add_implicit_resolver(_FLOAT_TAG, _FLOAT, _FIRST_CHARACTERS)
 
