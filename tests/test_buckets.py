@@ -57,7 +57,7 @@ def test_buckets_sort_by_task_context_and_temperature_with_the_open_band_last():
         for low, high in ((0, 512), (512, 2048), (512, None))
         for temperature in (0.0, 0.7)
     ]
-    assert sorted(reversed(keys)) == keys
+    assert sorted([*keys[5:], *keys[:5]]) == keys
 
 
 def test_labels_that_differ_only_in_case_or_length_stay_apart():
