@@ -19,7 +19,7 @@ from pathlib import PurePath
 from selfspec_cli.records import Finish, Request
 from selfspec_cli.trace import messages as chat
 from selfspec_cli.trace import parameters
-from selfspec_cli.trace.rows import ReadRow, Row, RowRefusedError, first_of, label, show, token_ids
+from selfspec_cli.trace.rows import ReadRow, Row, RowRefusedError, first_of, label, token_ids
 
 _ENVELOPES = ("body", "request")
 _ID_NAMES = ("id", "request_id", "custom_id", "task_id")
@@ -108,7 +108,7 @@ def _prompt(row: Row) -> Prompt:
     if isinstance(value, list):
         return _prompt_list(value)
     if not isinstance(value, str):
-        raise RowRefusedError("invalid prompt", show(type(value).__name__))
+        raise RowRefusedError("invalid prompt", f"a {type(value).__name__}")
     return value, None, None
 
 
@@ -135,7 +135,7 @@ def _answer(value: object) -> Completion:
         return None, token_ids(value, "completion")
     if isinstance(value, dict):
         return _choice_text(_first_choice(value)), None
-    raise RowRefusedError("invalid completion", show(value))
+    raise RowRefusedError("invalid completion", f"a {type(value).__name__}")
 
 
 def _first_choice(response: Row) -> Row:

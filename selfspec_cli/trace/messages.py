@@ -102,5 +102,5 @@ def read_tools(value: object) -> tuple[Message, ...] | None:
     if value is None or value == []:
         return None
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
-        raise RowRefusedError("invalid tools", show(value))
+        raise RowRefusedError("invalid tools", "not a list of objects")
     return tuple(value)

@@ -144,11 +144,17 @@ def token_ids(value: object, name: str) -> tuple[int, ...]:
         RowRefusedError: `invalid NAME` if it is not a list of whole numbers >= 0.
     """
     if not isinstance(value, list):
-        raise RowRefusedError(f"invalid {name}", show(value))
+        raise RowRefusedError(f"invalid {name}", f"a {type(value).__name__}, not a list")
     for item in value:
         if type(item) is not int or not 0 <= item <= MAX_INTEGER:
-            raise RowRefusedError(f"invalid {name}", f"{show(item)} is not a token id")
+            raise RowRefusedError(f"invalid {name}", f"{_kind(item)} is not a token id")
     return tuple(value)
+
+
+def _kind(item: object) -> str:
+    """Describe an item without repeating text: prompts must not reach messages."""
+    number_like = isinstance(item, int | float)
+    return show(item) if number_like else f"a {type(item).__name__}"
 
 
 def label(row: Row, names: tuple[str, ...]) -> str | None:

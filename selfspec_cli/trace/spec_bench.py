@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from selfspec_cli.records import Request
 from selfspec_cli.trace import parameters
-from selfspec_cli.trace.rows import ReadRow, Row, RowRefusedError, label, show
+from selfspec_cli.trace.rows import ReadRow, Row, RowRefusedError, label
 
 
 def accepts(row: Row) -> bool:
@@ -27,7 +27,7 @@ def read(row: Row, source: str) -> ReadRow:
     """
     turns = row.get("turns")
     if not isinstance(turns, list) or not turns or not all(isinstance(t, str) for t in turns):
-        raise RowRefusedError("malformed turns", show(turns))
+        raise RowRefusedError("malformed turns", "not a list of texts")
     parameters.refuse_unsupported(row)
     request = Request(
         request_id=label(row, ("question_id", "id")) or PurePath(source).name,

@@ -89,6 +89,21 @@ def test_read_refuses_with_a_countable_reason(row, reason):
     assert refusal(row) == reason
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": [1, "my secret"]},
+        {"prompt": {"a": "my secret"}},
+        {"prompt": "x", "tools": ["my secret"]},
+        {"messages": [{"role": "user", "content": ["x", {"type": "my", "text": 3}]}]},
+    ],
+)
+def test_read_refusal_does_not_repeat_prompt_text(row):
+    with pytest.raises(RowRefusedError) as caught:
+        read(row, "t.jsonl:7")
+    assert "secret" not in str(caught.value)
+
+
 def test_read_batch_form_keeps_the_outer_id():
     body = {"messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 8, "id": "in"}
     got = request({"custom_id": "m-1", "method": "POST", "url": "/v1", "body": body, "id": None})

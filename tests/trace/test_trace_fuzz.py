@@ -1,0 +1,57 @@
+"""Whatever a file holds, reading ends in requests and skips or in one typed error."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfspec_cli.errors import TraceError
+from selfspec_cli.records import Request
+from selfspec_cli.trace import read_traces
+from selfspec_cli.trace.registry import READERS
+from selfspec_cli.trace.rows import RowRefusedError
+
+FIELDS = [
+    *("id", "task", "category", "metadata", "messages", "prompt", "prompt_token_ids", "turns"),
+    *("completion", "completion_token_ids", "response", "body", "request", "tools", "stop"),
+    *("temperature", "top_p", "top_k", "max_tokens", "logit_bias", "n", "finish_reason"),
+    *("stop_reason", "guided_json", "response_format", "tool_choice", "followup_user_turns"),
+    *("role", "content", "tool_calls", "function", "arguments", "type", "text", "choices"),
+]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=3), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+ROWS = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=6)
+
+
+@given(ROWS, st.booleans())
+def test_any_row_is_read_or_refused(row, with_prompt):
+    if with_prompt:
+        row["prompt"] = "x"
+    reader = next(reader for reader in READERS if reader.accepts(row))
+    try:
+        request = reader.read(row, "f:1").request
+    except RowRefusedError:
+        return
+    forms = (request.prompt, request.messages, request.prompt_token_ids)
+    assert sum(form is not None for form in forms) == 1, request
+    assert isinstance(request, Request)
+    assert hash((request.sampling, request.stop, request.task)) is not None
+
+
+@given(st.lists(st.binary(max_size=30) | ROWS.map(lambda row: json.dumps(row).encode())))
+def test_any_file_is_read_or_refused_and_rows_add_up(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("fuzz") / "trace.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    try:
+        got = read_traces([path])
+    except TraceError:
+        return
+    file = got.files[0]
+    assert file.num_rows == len(got.requests) + len(got.skips) == file.num_used + file.num_skipped
+    assert len({request.request_id for request in got.requests}) == len(got.requests)
