@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfspec_cli.records import Request, Sampling
@@ -206,6 +206,7 @@ def as_row(request: Request) -> dict:
     return row | {"id": request.request_id, "finish_reason": request.finish}
 
 
+@settings(deadline=None)
 @given(REQUESTS, st.booleans())
 def test_a_request_written_as_json_reads_back_equal(written, ascii_only):
     temperature = 1.0 if written.temperature is None else written.temperature

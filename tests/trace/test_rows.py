@@ -1,7 +1,7 @@
 """One line to one JSON object, and checked fields."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfspec_cli.trace.lines import Line
@@ -67,11 +67,13 @@ def test_integer_refuses_by_the_spelling_used(value):
         integer({"max_completion_tokens": value}, ("max_tokens", "max_completion_tokens"), low=0)
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1))
 def test_label_is_kept_exactly(text):
     assert label({"task": text}, ("task",)) == text
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(0, 200))
 def test_show_is_one_short_ascii_line(text, repeats):
     shown = show(text * repeats)

@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfspec_cli.errors import TraceError
@@ -29,6 +29,7 @@ VALUES = st.recursive(
 ROWS = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=6)
 
 
+@settings(deadline=None, max_examples=50)
 @given(ROWS, st.booleans())
 def test_any_row_is_read_or_refused(row, with_prompt):
     if with_prompt:
@@ -44,6 +45,7 @@ def test_any_row_is_read_or_refused(row, with_prompt):
     assert hash((request.sampling, request.stop, request.task)) is not None
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.binary(max_size=30) | ROWS.map(lambda row: json.dumps(row).encode())))
 def test_any_file_is_read_or_refused_and_rows_add_up(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("fuzz") / "trace.jsonl"

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from selfspec_cli.errors import TraceError
@@ -54,6 +54,7 @@ def test_sample_without_or_beyond_a_limit_is_the_whole_trace_in_order():
         assert ids(sample_requests(TRACE, limit, seed=0).requests) == ids(tuple(TRACE))
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.permutations(range(len(TRACE))), st.integers(0, 3))
 def test_sample_does_not_depend_on_row_order(order, seed):
     shuffled = [TRACE[index] for index in order]
@@ -99,6 +100,7 @@ def test_sample_of_an_empty_trace_is_empty():
     assert sample_requests([], 5, seed=0).requests == ()
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     st.dictionaries(st.tuples(st.text(max_size=2), st.just(0)), st.integers(1, 40), min_size=1),
     st.integers(1, 400),
