@@ -1,5 +1,7 @@
 """Small hand-made costs and paths shared by the tests of this folder."""
 
+from functools import cache
+
 import numpy as np
 import pandas as pd
 
@@ -67,7 +69,14 @@ def _key(cell):
 
 
 def make_surface(rows=None, law="sampled"):
-    return CostSurface.from_rows(cost_rows() if rows is None else rows, layer_kinds=KINDS, law=law)
+    if rows is None:
+        return _standard_surface(law)
+    return CostSurface.from_rows(rows, layer_kinds=KINDS, law=law)
+
+
+@cache
+def _standard_surface(law):
+    return CostSurface.from_rows(cost_rows(), layer_kinds=KINDS, law=law)
 
 
 def make_path(coins, *, budget=None, prompt=PROMPT, name="p0", temperature=0.7, law=""):
