@@ -45,7 +45,7 @@ class Processor:
 
     def greedy(self, logits: Tensor, output: Sequence[int], drafted: Sequence[int] = ()) -> Tensor:
         """Argmax of the processed logits [m, V] to int64 [m]; ties go to the lowest id."""
-        return self._processed(logits, output, drafted).argmax(dim=-1)
+        return self.processed(logits, output, drafted).argmax(dim=-1)
 
     def laws(self, logits: Tensor, output: Sequence[int], drafted: Sequence[int] = ()) -> Tensor:
         """Laws float32 [m, V] at temperature > 0.
@@ -53,14 +53,17 @@ class Processor:
         Row m-1-j is the law after `output` and all but the last j tokens of `drafted`: with m = 1
         everything drafted so far counts, with m = k+1 row i counts the first i drafts.
         """
-        scaled = self._processed(logits, output, drafted)
+        scaled = self.processed(logits, output, drafted)
         top = scaled.amax(dim=-1, keepdim=True)
         scaled = (scaled - top) / self.sampling.temperature  # max first: no overflow at tiny T
         if self.truncate:
             scaled = _top_p(_top_k(scaled, self.sampling.top_k), self.sampling.top_p)
         return torch.softmax(scaled, dim=-1)
 
-    def _processed(self, logits: Tensor, output: Sequence[int], drafted: Sequence[int]) -> Tensor:
+    def processed(
+        self, logits: Tensor, output: Sequence[int], drafted: Sequence[int] = ()
+    ) -> Tensor:
+        """Logits [m, V] after everything but temperature and truncation; rows as in `laws`."""
         if self._plain:
             return logits
         m = logits.shape[0]

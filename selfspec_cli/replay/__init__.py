@@ -1,0 +1,1 @@
+"""Replaying requests through the decoder: observed paths, real rounds, sweeps of cells."""
