@@ -170,34 +170,28 @@ def part_table(samples: PartSamples, part: str) -> PartTable:
     Raises:
         StorageError: the part was not timed, or not at every (positions, context).
     """
-    chosen = (samples.cells["part"] == part).to_numpy()
-    if not chosen.any():
+    chosen = np.flatnonzero(samples.cells["part"].to_numpy() == part)
+    if len(chosen) == 0:
         raise StorageError(f"the part {part} was not timed", where="cost.csv")
-    cells = samples.cells.loc[chosen].assign(seconds=samples.seconds[chosen].mean(axis=1))
+    seconds = samples.seconds[chosen].mean(axis=1)
     if part.startswith("layers/"):
-        cells["seconds"] /= _chain_lengths(cells, part)
-    cells["positions"] = cells["positions"].clip(lower=1)  # unset means one position
-    cells["context"] = _effective_contexts(part, cells["context"])
-    table = cells.pivot_table(index="positions", columns="context", values="seconds")
-    if table.isna().any(axis=None):
+        seconds = seconds / _chain_lengths(samples, part, chosen)
+    # Unset positions mean one position; -1 marks what holds at any context.
+    positions = np.maximum(samples.cells["positions"].to_numpy(dtype=np.int64)[chosen], 1)
+    contexts = np.nan_to_num(samples.cells["context"].to_numpy(dtype=np.float64)[chosen], nan=-1.0)
+    if part in CONTEXT_FREE and len(np.unique(contexts)) == 1:
+        contexts = np.full(len(contexts), -1.0)
+    rows, at_row = np.unique(positions, return_inverse=True)
+    columns, at_column = np.unique(contexts, return_inverse=True)
+    table = np.full((len(rows), len(columns)), np.nan)
+    table[at_row, at_column] = seconds
+    if np.isnan(table).any():
         raise StorageError(f"{part} was not timed at every (positions, context)", where="cost.csv")
-    contexts = table.columns.to_numpy(dtype=np.float64)
-    return PartTable(
-        part=part,
-        positions=table.index.to_numpy(dtype=np.int64),
-        contexts=contexts[contexts >= 0],
-        seconds=table.to_numpy(dtype=np.float64),
-    )
+    return PartTable(part=part, positions=rows, contexts=columns[columns >= 0], seconds=table)
 
 
-def _chain_lengths(cells: pd.DataFrame, part: str) -> pd.Series:
-    if (cells["exit_layer"] < 1).any():
+def _chain_lengths(samples: PartSamples, part: str, chosen: Ints) -> Floats:
+    lengths = samples.cells["exit_layer"].to_numpy(dtype=np.float64)[chosen]
+    if (lengths < 1).any():
         raise StorageError(f"{part} does not say how many layers were timed", where="cost.csv")
-    return cells["exit_layer"]
-
-
-def _effective_contexts(part: str, contexts: pd.Series) -> pd.Series:
-    """Mark context-free parts with -1."""
-    marked = contexts.fillna(-1.0)
-    single = part in CONTEXT_FREE and bool((marked == marked.iloc[0]).all())
-    return pd.Series(-1.0, index=contexts.index) if single else marked
+    return lengths

@@ -70,12 +70,10 @@ def jackknife_ratios(
     Raises:
         ValueError: a negative or non-finite value.
     """
-    a, b = np.broadcast_arrays(np.asarray(numerators, float), np.asarray(denominators, float))
-    if not (np.isfinite(a).all() and np.isfinite(b).all() and (a >= 0).all() and (b >= 0).all()):
-        raise ValueError("sums of time must be finite and not negative")
+    a, b = np.broadcast_arrays(_times(numerators), _times(denominators))
     # A group without a decode step says nothing about the ratio and must not add a degree of
     # freedom. Which groups these are does not depend on the column.
-    used = (a > 0).reshape(len(a), -1).any(axis=1)
+    used = (a > 0).any(axis=tuple(range(1, a.ndim)))
     a, b = a[used], b[used]
     n = len(a)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -112,7 +110,8 @@ def ratio_interval(
     Raises:
         ValueError: a negative or non-finite value.
     """
-    frame = pd.DataFrame({"a": numerators, "b": denominators, "group": groups})
+    # Checked before summing: a group's sum would skip a missing time.
+    frame = pd.DataFrame({"a": _times(numerators), "b": _times(denominators), "group": groups})
     sums = frame.groupby("group", sort=True)[["a", "b"]].sum()
     a, b = sums["a"].to_numpy(dtype=float), sums["b"].to_numpy(dtype=float)
     table = jackknife_ratios(a, b, extra_log_sd=extra_log_sd, level=level)
@@ -139,6 +138,13 @@ def _jackknife_log_sd(a: Floats, b: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         left_out = np.log((a.sum(axis=0) - a) / (b.sum(axis=0) - b))  # [G, ...]
         return np.sqrt((n - 1) / n * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
+
+
+def _times(values: npt.ArrayLike) -> Floats:
+    times = np.asarray(values, dtype=np.float64)
+    if not (np.isfinite(times).all() and (times >= 0).all()):
+        raise ValueError("times must be finite and not negative")
+    return times
 
 
 def _defined(values: Floats) -> Floats:

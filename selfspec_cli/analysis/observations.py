@@ -1,7 +1,6 @@
 """From observation files to the walk's coins, and acceptance by exit layer for people."""
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +62,7 @@ def build_paths(
             prompt_tokens=int(row["prompt_tokens"]),
             budget=int(budget),
             coins=coin,
-            law=_text(row.get("law")),
+            law=_law(row.get("law"), float(row["temperature"])),
         )
         for row, budget, coin in zip(rows.to_dict("records"), budgets, coins, strict=True)
         if coin.shape[1] > 0
@@ -108,8 +107,11 @@ def _budgets(rows: pd.DataFrame, lengths: npt.NDArray[np.int64]) -> npt.NDArray[
     return budgets
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+def _law(law: object, temperature: float) -> str:
+    """A truncated request read at T = 0 is greedy; only penalties survive there."""
+    if not isinstance(law, str) or (temperature == 0.0 and law != "penalised"):
+        return ""
+    return law
 
 
 def acceptance_table(
@@ -154,8 +156,6 @@ def _band_means(seen: pd.DataFrame, keys: list[str], band: tuple[int, int | None
             greedy_match=("is_argmax", "mean"),
         )
     )
-    bounds = {"output_from": first, "output_to": pd.array([last] * len(means), dtype="Int64")}
-    return cast(pd.DataFrame, means.assign(**bounds))[
-        [*keys, "output_from", "output_to", "num_positions", "accept_prob_mean",
-         "accept_given_path_mean", "greedy_match"]
-    ]  # fmt: skip
+    columns = [*means.columns[: len(keys)], "output_from", "output_to", *means.columns[len(keys) :]]
+    ends = pd.array([last] * len(means), dtype="Int64")
+    return means.assign(output_from=first, output_to=ends)[columns]

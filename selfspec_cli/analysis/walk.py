@@ -129,7 +129,7 @@ def walk(
     lengths = _checked(paths, exit_layers, draft_lengths)
     tables, order = [pd.DataFrame(columns=list(COLUMNS))], np.zeros(0, dtype=np.int64)
     for law in dict.fromkeys(path.law_class for path in paths):
-        price = _surface_for(surface, law)
+        price = None if surface is None else surface_for(surface, law)
         chosen = [i for i, path in enumerate(paths) if path.law_class == law]
         for indices in _batches(paths, chosen, len(exit_layers) * len(lengths)):
             batch = _Batch.of([paths[i] for i in indices], np.asarray(exit_layers), lengths)
@@ -164,8 +164,13 @@ def _checked(paths: Sequence[PathCoins], exit_layers: Sequence[int], ks: Sequenc
     return np.asarray(ks, dtype=np.int64)
 
 
-def _surface_for(surfaces: Surfaces | None, law: str) -> CostSurface | None:
-    if surfaces is None or isinstance(surfaces, CostSurface):
+def surface_for(surfaces: Surfaces, law: str) -> CostSurface:
+    """Return the surface that prices a law class.
+
+    Raises:
+        CostRangeError: surfaces are kept by law and this one was not measured.
+    """
+    if isinstance(surfaces, CostSurface):
         return surfaces
     if law not in surfaces:
         raise CostRangeError(
