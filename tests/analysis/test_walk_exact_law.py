@@ -5,7 +5,7 @@ residual. The other walks each of the 3^(n-1) paths and weights it with its prob
 """
 
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def weighted_paths(budget, eos):
         path = (0, *tail)
         if eos in tail:
             path = path[: 2 + tail.index(eos)]
-        chance = np.prod([P[a, b] for a, b in zip(path[:-1], path[1:], strict=True)])
+        chance = np.prod([P[a, b] for a, b in pairwise(path)])
         found[path] = chance
     return found
 
@@ -85,10 +85,14 @@ def test_walk_over_all_paths_equals_the_law_of_decoding(budget, eos):
 
 
 def test_twin_beta_as_coin_misses_the_law():
-    """Broken twin: β along the path is right at k = 1 with equal states and wrong beyond."""
+    """Broken twin: β has each position's mean, but no round is a mean of positions.
+
+    Where k' never caps (k >= 5 at 7 tokens) rounds are 1 + rejections, linear in each coin, and
+    only there β happens to be right.
+    """
     walked = walked_rounds(7, None, lambda a, b: BETA[a])
     gaps = {k: walked[k] - decoded_rounds(7, k, None) for k in KS}
-    assert all(abs(gap) > 1e-2 for k, gap in gaps.items() if k > 1), gaps
+    assert all(abs(gap) > 1e-2 for k, gap in gaps.items() if k < 5), gaps
 
 
 def test_twin_closed_form_misses_the_law():
