@@ -1,0 +1,192 @@
+"""`selfspec bench`: for now `--only cost`, the costs of a model on this machine, without traces."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from selfspec_cli.errors import ConfigError, RunDirError, SelfspecError
+
+if TYPE_CHECKING:
+    from selfspec_cli.cost.alone import CostReport
+    from selfspec_cli.cost.plan import CostPlan
+
+COST_FILE, FIT_FILE = "cost.csv", "cost_fit.json"
+_DTYPES_HINT = "Use auto, float32, bfloat16 or float16."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostWish:
+    """What the flags ask for, still as text."""
+
+    model: str
+    device: str
+    dtype: str
+    exit_layers: str
+    draft_lengths: str
+    contexts: str
+    temperatures: str
+    seed: int
+
+
+def bench(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[RUN|PLAN]", help="A run or plan to decode for real.")
+    ] = None,
+    *,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="demo, a local folder or a hub id.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", help="cost: time this machine alone, no traces.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for cost.csv and cost_fit.json.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    exit_layers: Annotated[str, typer.Option(help="L: 30%-80%, 9-24, 9,12,15.")] = "30%-80%",
+    draft_lengths: Annotated[str, typer.Option(help="k, tokens: 1-8 or 1,2,4.")] = "1-8",
+    contexts: Annotated[str, typer.Option(help="Tokens in the cache to time at.")] = "128,1024",
+    temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",
+    seed: Annotated[int, typer.Option(min=0, help="Of random tokens and timing order.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+) -> None:
+    """Time decoding for real; --only cost prices drafts, verification and overhead in a minute."""
+    try:
+        wish = CostWish(
+            model=_required_model(target, model, only),
+            device=device,
+            dtype=dtype,
+            exit_layers=exit_layers,
+            draft_lengths=draft_lengths,
+            contexts=contexts,
+            temperatures=temperatures,
+            seed=seed,
+        )
+        if out is not None:
+            _check_out(out)
+        report = _measure(wish, quiet=quiet)
+        if out is not None:
+            _write(report, out)
+    except SelfspecError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(error.exit_code) from None
+    _print(report, as_json=as_json)
+
+
+def _required_model(target: str | None, model: str | None, only: str | None) -> str:
+    if only != "cost":
+        given = "bench" if only is None else f"bench --only {only}"
+        raise ConfigError(
+            f"{given} is not available yet; it comes later",
+            hint="`selfspec bench -m MODEL --only cost` works now: what drafts and rounds cost.",
+        )
+    if target is not None:
+        raise ConfigError(
+            "--only cost takes a model, no run or plan", where=target, hint="Use -m MODEL."
+        )
+    if model is None:
+        raise ConfigError("no model is given", where="-m", hint="-m demo is built in.")
+    return model
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder that cannot be written, or a run's own, before a minute is spent."""
+    from selfspec_cli.storage.place import MANIFEST, check_place, probe
+
+    check_place(out)
+    if (out / MANIFEST).exists():
+        raise RunDirError(
+            "holds a run, whose cost.csv belongs to it", where=str(out), hint="Give another -o."
+        )
+    probe(out)
+
+
+def _measure(wish: CostWish, *, quiet: bool) -> CostReport:
+    from selfspec_cli.cli.bench_output import Meter
+    from selfspec_cli.cost.alone import measure_alone
+    from selfspec_cli.engine.load import (
+        DTYPES,
+        LoadOptions,
+        load_model,
+        quiet_library,
+        read_config,
+        resolve_device,
+    )
+
+    quiet_library()
+    # Wrong flags are told before any weight is read.
+    if wish.dtype not in ("auto", *DTYPES):
+        raise ConfigError(f"unknown dtype {wish.dtype!r}", where="--dtype", hint=_DTYPES_HINT)
+    resolve_device(wish.device)
+    options = LoadOptions(model=wish.model, device=wish.device, dtype=wish.dtype)
+    config = read_config(options)
+    plan = _plan(wish, int(config.num_hidden_layers))
+    plan.check(int(config.num_hidden_layers), getattr(config, "max_position_embeddings", None))
+    meter = Meter(quiet=quiet)
+    meter.stage("loading the model and checking its layers")
+    view = load_model(options, exit_layers=plan.exit_layers).view
+    meter.stage("timing memory, parts, plain steps and whole rounds")
+    with meter:
+        return measure_alone(view, plan, wish.seed, progress=meter.update)
+
+
+def _plan(wish: CostWish, num_layers: int) -> CostPlan:
+    from selfspec_cli.config.ranges import (
+        parse_range,
+        parse_temperatures,
+        resolve_draft_lengths,
+        resolve_exit_layers,
+    )
+    from selfspec_cli.cost.plan import CostPlan, default_rounds
+    from selfspec_cli.records import Sampling
+
+    layers = resolve_exit_layers(wish.exit_layers, num_layers, where="--exit-layers")
+    lengths = resolve_draft_lengths(wish.draft_lengths, where="--draft-lengths")
+    contexts = parse_range(wish.contexts, where="--contexts")
+    given = parse_temperatures(wish.temperatures, where="--temperatures")
+    if isinstance(given, str):
+        raise ConfigError(
+            "there is no trace to take temperatures from",
+            where="--temperatures",
+            hint="Write 0,0.7.",
+        )
+    # The value of a temperature above 0 changes no cost, so one stands for all of them.
+    samplings = {law.law_class: law for law in (Sampling(temperature=t) for t in given)}
+    return CostPlan(
+        exit_layers=layers,
+        draft_lengths=lengths,
+        contexts=contexts,
+        laws=tuple(samplings.values()),
+        rounds=default_rounds(layers, lengths, contexts),
+    )
+
+
+def _write(report: CostReport, out: Path) -> None:
+    from selfspec_cli.storage import write_document, write_table
+    from selfspec_cli.storage.place import unwritable
+
+    try:
+        out.mkdir(exist_ok=True)
+    except OSError as error:
+        raise unwritable(out, error) from error
+    write_table(report.rows, out / COST_FILE)
+    write_document(report.fit_document(), out / FIT_FILE)
+
+
+def _print(report: CostReport, *, as_json: bool) -> None:
+    from selfspec_cli.cli.bench_output import print_report
+    from selfspec_cli.storage import SCHEMA_VERSION
+    from selfspec_cli.storage.documents import plain_data
+
+    if as_json:
+        document = {"schema_version": SCHEMA_VERSION, **report.to_document()}
+        typer.echo(json.dumps(plain_data(document), allow_nan=False))
+    else:
+        print_report(report)
