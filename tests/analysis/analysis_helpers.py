@@ -11,7 +11,7 @@ from selfspec_cli.analysis.walk import PathCoins
 PROMPT = 40
 KINDS = ("local", "full", "local", "full", "local", "full")  # N = 6
 ACCEPT_S = 0.02
-LAW_FACTOR = {"greedy": 1.0, "sampled": 1.5}  # of head and draw
+LAW_FACTOR = {"greedy": 1.0, "sampled": 1.5, "truncated": 2.0}  # of head and draw
 CONTEXTS = (16, 128, 512)
 POSITIONS = tuple(range(1, 10))
 BLOCK_FACTORS = (1.0, 1.1, 0.9)  # a block is fast or slow as a whole; the mean is 1

@@ -84,14 +84,16 @@ def test_fit_that_no_line_can_mend_asks_for_whole_rounds():
 
 
 def test_fit_is_judged_on_rounds_it_did_not_see():
-    """Broken twin: errors of the fitted half are near 0 while held-out ones are not."""
-    fit = fit_correction(
-        make_surface(),
-        measured_rounds(lambda s, i: s * (1.5 if i == 0 else 1.2), cells=CELLS[:4]),
-    )
-    held = [row for row in fit.rounds if row.held_out]
-    assert len(held) == 2
-    assert fit.cost_model_error == pytest.approx(np.median([abs(row.error) for row in held]))
+    """Held-out rounds are 1.5 × their parts, the others 1.2 ×: the fit says 1.2 and admits it."""
+    first = fit_correction(make_surface(), measured_rounds(lambda s, i: s))
+    held = {(r.exit_layer, r.draft_length, r.context): r.held_out for r in first.rounds}
+    rows = measured_rounds(lambda s, i: s * (1.5 if held[CELLS[i]] else 1.2))
+    fit = fit_correction(make_surface(), rows)
+    assert fit.scale == pytest.approx(1.2, rel=1e-6)
+    assert fit.mode == "whole_rounds"
+    assert fit.cost_model_error == pytest.approx(1 - 1.2 / 1.5, rel=1e-6)
+    signed = {round(row.error, 6) for row in fit.rounds if row.held_out}
+    assert signed == {-0.2}, signed
 
 
 def test_fit_split_halves_and_does_not_depend_on_row_order():

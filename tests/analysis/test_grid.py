@@ -1,5 +1,7 @@
 """The grid: ratios of sums per bucket, its interval and cross-checks, and its ranking."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -161,6 +163,41 @@ def test_grid_cost_uncertainty_widens_the_interval(table, requests):
     ]
     assert (widths[1] > widths[0] * 1.2).all(), (widths[0].median(), widths[1].median())
     assert np.allclose(calm["predicted_speedup"], shaky["predicted_speedup"])
+
+
+def test_grid_groups_not_requests_are_the_unit(table, requests, surfaces):
+    """Twelve conversations of two requests: the interval is that of the conversations."""
+    number = table["request_id"].str[2:].astype(int)
+    grouped = table.assign(group_id="talk" + (number // 2).astype(str))
+    grid = build_grid(grouped, requests, surfaces, EDGES)
+    rows = grouped.loc[
+        (grouped["temperature"] == 0.7)
+        & (grouped["exit_layer"] == 2)
+        & (grouped["draft_length"] == 1)
+    ]
+    expected = ratio_interval(rows["ar_seconds"], rows["seconds"], rows["group_id"])
+    assert expected.num_groups == 12
+    cell = cell_of(grid, ALL_TASKS, 0, 0.7, 2, 1)
+    assert cell["predicted_speedup_low"] == pytest.approx(expected.low, rel=1e-6)
+    assert cell["num_requests"] == 24
+
+
+def test_grid_laws_of_one_bucket_share_their_cost_blocks(paths, requests):
+    """Blocks slow as a whole cancel in the speedup, also where a bucket mixes two laws."""
+    mixed = [
+        replace(path, law="truncated" if i % 4 == 1 else "sampled")
+        for i, path in enumerate(paths)
+        if path.temperature == 0.7
+    ]
+    rows = cost_rows(laws=("sampled", "truncated"), factors=(1.0, 1.4, 0.6, 1.2, 0.8))
+    surfaces = {law: make_surface(rows, law=law) for law in ("sampled", "truncated")}
+    table = walk(mixed, EXITS, KS, surfaces)
+    assert set(table["law"]) == {"sampled", "truncated"}
+    grid = build_grid(table, requests, surfaces, EDGES)
+    cell = cell_of(grid, ALL_TASKS, 0, 0.7, 3, 2)
+    one = table.loc[(table["exit_layer"] == 3) & (table["draft_length"] == 2)]
+    expected = ratio_interval(one["ar_seconds"], one["seconds"], one["group_id"])
+    assert cell["predicted_speedup_low"] == pytest.approx(expected.low, rel=1e-6)
 
 
 def test_grid_one_block_of_costs_leaves_the_interval_missing(table, requests):

@@ -63,6 +63,14 @@ def test_significant_but_tiny_difference_is_accepted():
     assert abs(check.z) > 3, "the difference should be significant here"
 
 
+def test_large_but_insignificant_difference_is_accepted():
+    """0.03 nats a token over 1000 tokens of a wide law are 1.3 standard errors: chance."""
+    paths = paths_of(0.7, 0.7, 1000, seed=1).assign(surprisal=103.0, entropy=100.0, varentropy=50.0)
+    check = check_path_source(paths, 0.7)
+    assert (check.excess, check.z) == pytest.approx((0.03, 30 / np.sqrt(500)))
+    assert check.verdict == "recorded ok", check
+
+
 def test_few_tokens_are_unknown():
     check = check_path_source(paths_of(1.0, 0.7, 990, seed=4), 0.7)
     assert check.verdict == "unknown"
