@@ -32,17 +32,25 @@ def check_view(view: LayerView, exit_layers: Sequence[int] | None = None) -> flo
         exit_layers: exits to check; default all of 1..N.
 
     Raises:
-        SelfCheckError: an exit's logits differ; names the exit, the position and the error.
+        SelfCheckError: an exit's logits differ, and the message names the exit, the position and
+            the error; or the layers cannot be run as the family entry says.
     """
-    window = view.window if "sliding_attention" in view.layer_kinds else None
-    length = PROMPT_TOKENS if window is None else max(PROMPT_TOKENS, int(window) + 4)
+    # The window of the config, not of the layer kinds: an entry that forgets them must fail too.
+    length = max(PROMPT_TOKENS, int(view.window or 0) + 4)
     limit = view.max_positions
     if limit is not None:
         length = min(length, limit - STEPS)
     tokens = _tokens(view, length + STEPS)
     exits = sorted(exit_layers or range(1, view.num_layers + 1), reverse=True)
-    states = _exit_states(view, tokens)
-    return max(_check_exit(view, exit_layer, tokens, states[exit_layer]) for exit_layer in exits)
+    try:
+        states = _exit_states(view, tokens)
+        return max(_check_exit(view, at, tokens, states[at]) for at in exits)
+    except (TypeError, ValueError, IndexError, RuntimeError, AttributeError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise SelfCheckError(
+            f"the model does not run as the family entry says: {first_line}",
+            where=view.family.model_type,
+        ) from error
 
 
 def _tokens(view: LayerView, n: int) -> Tensor:

@@ -24,11 +24,11 @@ from selfspec_cli.errors import ModelError
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def _find(model: nn.Module, path: str) -> Any:
+def _find(root: Any, path: str) -> Any:
     try:
-        return reduce(getattr, path.split("."), model)
+        return reduce(getattr, path.split("."), root)
     except AttributeError:
-        raise ModelError(f"{type(model).__name__} has no attribute '{path}'") from None
+        raise ModelError(f"{type(root).__name__} has no attribute '{path}'") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,14 @@ class LayerView:
             _find(model, family.position_embed) if family.position_embed else None
         )
         self._rotary = _find(model, family.rotary) if family.rotary else None
-        self._layers: Sequence[nn.Module] = list(_find(model, family.layers))
+        layers = _find(model, family.layers)
+        if not isinstance(layers, nn.ModuleList):
+            raise ModelError(f"'{family.layers}' of {type(model).__name__} is no list of layers")
+        self._layers: Sequence[nn.Module] = list(layers)
         self._norm, self._head = _find(model, family.norm), _find(model, family.head)
-        self._softcap = getattr(self.config, family.logit_softcap) if family.logit_softcap else None
+        self._softcap = _find(config, family.logit_softcap) if family.logit_softcap else None
         self.num_layers = len(self._layers)
-        self.vocab_size = int(self._head.weight.shape[0])
+        self.vocab_size = int(_find(model, f"{family.head}.weight").shape[0])
         self.hidden_size = int(config.hidden_size)
         self.layer_kinds = self._kinds()
         self.window = getattr(self.config, "sliding_window", None)
