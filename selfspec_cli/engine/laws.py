@@ -12,6 +12,8 @@ from torch import Tensor
 from selfspec_cli.errors import ModelError
 from selfspec_cli.records import Sampling
 
+TINY_TEMPERATURE = 1e-30  # any law is one-hot (or a tie of equals) well above it
+
 TokenMask = Callable[[Sequence[int]], Tensor | None]
 """Output tokens so far to a bool mask [V] of allowed tokens, or None for all (a grammar)."""
 
@@ -55,7 +57,8 @@ class Processor:
         """
         scaled = self.processed(logits, output, drafted)
         top = scaled.amax(dim=-1, keepdim=True)
-        scaled = (scaled - top) / self.sampling.temperature  # max first: no overflow at tiny T
+        # Max first: no overflow at a tiny T. Below float32's range T would be 0, and 0 / 0 NaN.
+        scaled = (scaled - top) / max(self.sampling.temperature, TINY_TEMPERATURE)
         if self.truncate:
             scaled = _top_p(_top_k(scaled, self.sampling.top_k), self.sampling.top_p)
         return torch.softmax(scaled, dim=-1)

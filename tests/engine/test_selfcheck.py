@@ -98,7 +98,8 @@ def test_prompt_is_longer_than_the_sliding_window():
             cache = blind.new_cache(capacity=ids.shape[1])
             ours = blind.head(blind.run(blind.embed(ids, cache), cache, 0, N))
             gaps[ids.shape[1]] = float((ours - blind.model(input_ids=ids).logits).abs().max())
-    assert gaps[12] < 1e-4 < 1e-2 < gaps[WIDE_WINDOW + 8], f"logit errors by length: {gaps}"
+    assert gaps[12] < 1e-4, f"logit errors by length: {gaps}"
+    assert gaps[WIDE_WINDOW + 8] > 1e-2, f"logit errors by length: {gaps}"
     with pytest.raises(SelfCheckError, match="exit layer"):
         check_view(blind)
 
