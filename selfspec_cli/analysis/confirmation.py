@@ -103,22 +103,19 @@ def summarise_confirm(confirm: pd.DataFrame) -> pd.DataFrame:
         paths; at T = 0 the rounds of the timed decodes), exact (share of decodes equal to plain
         decoding; missing at T > 0).
     """
-    rows = [_summary(key, cell) for key, cell in confirm.groupby(CELL_KEYS, sort=True)]
+    rows = [_summary(cell) for _, cell in confirm.groupby(CELL_KEYS, sort=True)]
     return pd.DataFrame(rows)
 
 
-def _summary(key: object, cell: pd.DataFrame) -> dict[str, object]:
-    temperature, exit_layer, draft_length = key  # type: ignore[misc]
+def _summary(cell: pd.DataFrame) -> dict[str, object]:
     predicted = cell["predicted_ar_seconds"].sum() / cell["predicted_seconds"].sum()
     measured = cell["ar_seconds"].sum() / cell["seconds"].sum()
     priced = cell["predicted_ar_seconds"].sum() / cell["priced_seconds"].sum()
-    greedy = temperature == 0.0
+    greedy = bool(cell["temperature"].iloc[0] == 0.0)
     rounds = cell["rounds"] if greedy else cell["free_rounds"]
     committed = cell["committed"] if greedy else cell["free_committed"]
     return {
-        "temperature": temperature,
-        "exit_layer": exit_layer,
-        "draft_length": draft_length,
+        **cell_key(cell),
         "num_paths": cell["path_id"].nunique(),
         "num_tokens": int(cell["committed"].sum()),
         "predicted_speedup": predicted,
@@ -127,10 +124,18 @@ def _summary(key: object, cell: pd.DataFrame) -> dict[str, object]:
         "coin_error": priced / measured - 1,
         "predicted_rounds_per_token": cell["predicted_rounds"].sum() / cell["committed"].sum(),
         "free_rounds_per_token": rounds.sum() / committed.sum(),
-        "rounds_z": rounds_z(
-            cell["predicted_rounds"], cell["committed"], rounds, committed
-        ),
+        "rounds_z": rounds_z(cell["predicted_rounds"], cell["committed"], rounds, committed),
         "exact": cell["exact"].astype(float).mean() if greedy else None,
+    }
+
+
+def cell_key(cell: pd.DataFrame) -> dict[str, object]:
+    """The grid point that all rows of `cell` share."""
+    first = cell.iloc[0]
+    return {
+        "temperature": float(first["temperature"]),
+        "exit_layer": int(first["exit_layer"]),
+        "draft_length": int(first["draft_length"]),
     }
 
 

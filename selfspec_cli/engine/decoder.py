@@ -128,7 +128,7 @@ class Decoder:
         Timing repeats a step from the same state with it.
         """
         del self.output[num_output:]
-        self.finish = None
+        self.finish = finish_of(self.job, self.output)
         self._roll_back()
 
     def _roll_back(self) -> None:

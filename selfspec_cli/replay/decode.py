@@ -1,27 +1,12 @@
-"""Decode one request for real: timed on its observed path, or freely."""
+"""Decode one request for real and time it: plainly, or in rounds of a cell."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from selfspec_cli.cost.clock import Stopwatch
-from selfspec_cli.engine.decoder import Decoder, Job
+from selfspec_cli.engine.decoder import Decoder
 from selfspec_cli.engine.policies import Policy
 from selfspec_cli.records import Finish, Round
-from selfspec_cli.replay.setting import Setting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
-    """One decode: what came out, in which rounds, in how many seconds."""
-
-    tokens: tuple[int, ...]
-    finish: Finish
-    rounds: tuple[Round, ...]
-    """Empty for plain decoding."""
-    prefill_seconds: float
-    """From the prompt to x_0, on an empty cache."""
-    seconds: float
-    """From x_0 to the last committed token; 0 tokens after x_0 take 0 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +17,31 @@ class Cell:
     draft_length: int
 
 
-def decode(
-    setting: Setting, job: Job, policy: Policy, cell: Cell | None, clock: Stopwatch
-) -> Decoded:
-    """Decode a job to its end, plainly or in rounds of a cell, timing prefill and decode apart."""
-    max_draft = cell.draft_length if cell else 0
-    state = Decoder(setting.loaded.view, job, policy, max_draft=max_draft)
-    prefill_seconds = clock.span(state.prefill)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """One decode from x_0 on: what came out, in which rounds, in how many seconds."""
+
+    tokens: tuple[int, ...]
+    """Output, x_0 included."""
+    finish: Finish
+    rounds: tuple[Round, ...]
+    """Empty for plain decoding."""
+    seconds: float
+    """From x_0 to the last committed token; an output of one token takes none."""
+
+    @property
+    def num_committed(self) -> int:
+        """Tokens after x_0, which those seconds made."""
+        return len(self.tokens) - 1
+
+
+def decode(state: Decoder, policy: Policy, cell: Cell | None, clock: Stopwatch) -> Decoded:
+    """Decode from x_0 to the end with a policy of its own; the prompt stays in the cache.
+
+    The state is rewound first, so that one prefill serves every cell of a request.
+    """
+    state.rewind(1)
+    state.policy = policy
     rounds: list[Round] = []
 
     def steps() -> None:
@@ -53,7 +56,6 @@ def decode(
         tokens=tuple(state.output),
         finish=state.finish or "unknown",
         rounds=tuple(rounds),
-        prefill_seconds=prefill_seconds,
         seconds=seconds,
     )
 
@@ -65,5 +67,4 @@ def round_totals(rounds: Sequence[Round]) -> dict[str, int]:
         "drafted": sum(r.num_drafted for r in rounds),
         "tested": sum(r.num_tested for r in rounds),
         "accepted": sum(r.num_accepted for r in rounds),
-        "committed": sum(r.num_committed for r in rounds),
     }

@@ -77,8 +77,7 @@ class ScriptedPolicy(SampledPolicy):
         a = next((i for i in range(within) if not self.script.accepted[s + i]), within)
         if s + a >= len(tokens):  # every draft up to the path's end: the rest is cut there
             return Verdict(len(drafted), real.next_token, "bonus")
-        kind = "recovered" if a < len(drafted) else "bonus"
-        return Verdict(a, tokens[s + a], kind)
+        return Verdict(a, tokens[s + a], "recovered" if a < len(drafted) else "bonus")
 
 
 @torch.inference_mode()

@@ -1,0 +1,139 @@
+"""Stage cost: time the parts over the contexts this traffic has, and judge their sum."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from selfspec_cli.analysis.cost_fit import CostFit, fit_correction
+from selfspec_cli.analysis.cost_surface import CostSurface
+from selfspec_cli.calibrate.progress import Progress
+from selfspec_cli.config import CalibrateConfig, resolve_draft_lengths
+from selfspec_cli.cost.clock import Clock
+from selfspec_cli.cost.measure import iter_blocks
+from selfspec_cli.cost.plan import CostPlan, default_rounds
+from selfspec_cli.engine.view import LayerView
+from selfspec_cli.records import PreparedRequest, Sampling
+from selfspec_cli.replay.setting import temperatures_of
+from selfspec_cli.storage import RunDir, read_table, write_document, write_table
+
+STAGE = "cost"
+KNOTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+"""Contexts timed between the shortest and the longest, tokens; costs bend slowly in between."""
+MIN_GAP = 1.5  # knots closer than this factor to their neighbour are left out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Priced surfaces by law class, and how well parts add up to rounds."""
+
+    surfaces: Mapping[str, CostSurface]
+    fits: Mapping[str, CostFit]
+
+
+def cost_plan(
+    config: CalibrateConfig,
+    view: LayerView,
+    requests: Sequence[PreparedRequest],
+    exit_layers: Sequence[int],
+) -> CostPlan:
+    """What to time for these requests: their contexts, their laws, a dozen whole rounds."""
+    lengths = resolve_draft_lengths(config.draft_lengths)
+    limit = view.max_positions
+    top = None if limit is None else limit - lengths[-1] - 2
+    contexts = (
+        spread_contexts(requests, top)
+        if config.cost.contexts == "auto"
+        else tuple(config.cost.contexts)
+    )
+    plan = CostPlan(
+        exit_layers=tuple(exit_layers),
+        draft_lengths=tuple(lengths),
+        contexts=contexts,
+        laws=laws_in_use(config, requests),
+        rounds=default_rounds(exit_layers, lengths, contexts),
+        blocks=config.cost.blocks,
+        warmup=config.cost.warmup,
+    )
+    plan.check(view.num_layers, limit)
+    return plan
+
+
+def spread_contexts(requests: Sequence[PreparedRequest], limit: int | None) -> tuple[int, ...]:
+    """Contexts from the shortest prompt to the longest prompt + output, knots between."""
+    low = max(1, min(r.prompt_tokens for r in requests))
+    high = max([low + 1, *(r.prompt_tokens + max(r.max_tokens, 1) for r in requests)])
+    if limit is not None:
+        high = min(high, limit)
+    inner: list[int] = []
+    for knot in KNOTS:
+        if knot > MIN_GAP * (inner[-1] if inner else low) and knot * MIN_GAP < high:
+            inner.append(knot)
+    return tuple(sorted({low, *inner, high}))
+
+
+def laws_in_use(
+    config: CalibrateConfig, requests: Sequence[PreparedRequest]
+) -> tuple[Sampling, ...]:
+    """One sampling for each law class the requests use at the swept temperatures."""
+    found: dict[str, Sampling] = {}
+    for request in requests:
+        for temperature in temperatures_of(request, config.temperatures):
+            sampling = replace(request.sampling, temperature=temperature)
+            found.setdefault(sampling.law_class, sampling)
+    return tuple(found[law] for law in sorted(found))
+
+
+def run_cost(
+    run: RunDir, config: CalibrateConfig, view: LayerView, plan: CostPlan, progress: Progress
+) -> Costs:
+    """Write cost.csv (raw samples) and cost_fit.json; blocks finished earlier are kept.
+
+    A machine that sleeps between blocks is no problem: a block is timed whole or not at all.
+    """
+    if not run.stage_done(STAGE):
+        write_table(_measure(run, config, view, plan, progress), run.artefact("cost.csv"))
+    rows = read_table(run.artefact("cost.csv"))
+    costs = price(rows, view.layer_kinds)
+    if not run.stage_done(STAGE):
+        document = {law: fit.to_document() for law, fit in costs.fits.items()}
+        write_document(document, run.artefact("cost_fit.json"))
+        run.finish_stage(STAGE, ["cost.csv", "cost_fit.json"], layer_kinds=list(view.layer_kinds))
+        run.clear_shards(STAGE)
+    return costs
+
+
+def _measure(
+    run: RunDir, config: CalibrateConfig, view: LayerView, plan: CostPlan, progress: Progress
+) -> pd.DataFrame:
+    shards = [run.shard_path(STAGE, block) for block in range(plan.blocks)]
+    start = next((at for at, shard in enumerate(shards) if not shard.exists()), plan.blocks)
+    if start < plan.blocks:
+        with progress.stage("cost", 1.0) as stage:
+            done = 0.0
+
+            def told(samples: int, total: int) -> None:
+                nonlocal done
+                stage.advance(samples / total - done)
+                done = samples / total
+
+            clock = Clock.for_device(view.device)
+            blocks = iter_blocks(view, plan, clock, config.seed, start_block=start, progress=told)
+            for shard, frame in zip(shards[start:], blocks, strict=True):
+                write_table(frame, shard)
+    return pd.concat([read_table(shard) for shard in shards], ignore_index=True)
+
+
+def price(rows: pd.DataFrame, layer_kinds: Sequence[str]) -> Costs:
+    """Surfaces and fits of every law in cost.csv; pure function of its rows."""
+    laws = sorted(set(rows.loc[rows["part"] == "ar", "law"]))
+    surfaces: dict[str, CostSurface] = {}
+    fits: dict[str, CostFit] = {}
+    for law in laws:
+        surface = CostSurface.from_rows(rows, layer_kinds=layer_kinds, law=law)
+        fits[law] = fit_correction(surface, rows)
+        surface = fits[law].apply(surface)
+        if fits[law].mode == "whole_rounds":
+            surface = surface.with_whole_rounds(rows)
+        surfaces[law] = surface
+    return Costs(surfaces=surfaces, fits=fits)

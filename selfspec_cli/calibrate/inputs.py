@@ -1,0 +1,82 @@
+"""From trace files to the requests of this run, before any weights are loaded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selfspec_cli.config import CalibrateConfig, resolve_trace
+from selfspec_cli.engine.load import LoadOptions
+from selfspec_cli.errors import ConfigError
+from selfspec_cli.records import PreparedRequest, Skip
+from selfspec_cli.trace import PrepareOptions, prepare, read_traces, sample_requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """The sampled requests and what became of every row read."""
+
+    requests: tuple[PreparedRequest, ...]
+    num_read: int
+    skips: tuple[Skip, ...]
+    num_left_out: int
+    """Usable requests beyond `limit`, not drawn."""
+    notes: tuple[str, ...]
+    trace_paths: tuple[Path, ...]
+
+
+def load_options(config: CalibrateConfig, tokenizer: str | None = None) -> LoadOptions:
+    """How the configured model is loaded.
+
+    Raises:
+        ConfigError: the chat template file cannot be read.
+    """
+    template = None
+    if config.chat_template is not None:
+        try:
+            template = Path(config.chat_template).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"cannot read the chat template: {error}", where="--chat-template"
+            ) from None
+    return LoadOptions(
+        model=config.model,
+        tokenizer=tokenizer,
+        dtype=config.dtype,
+        device=config.device,
+        chat_template=template,
+    )
+
+
+def trace_paths(config: CalibrateConfig) -> tuple[Path, ...]:
+    """Trace files of the config, `sample` resolved."""
+    return tuple(resolve_trace(name) for name in config.traces)
+
+
+def load_inputs(
+    config: CalibrateConfig, tokenizer: Any, model_config: Any, eos: Sequence[int] = ()
+) -> Inputs:
+    """Read, prepare and sample the traces.
+
+    Raises:
+        TraceError: a file cannot be read, or no request of it can be used.
+    """
+    paths = trace_paths(config)
+    read = read_traces(paths)
+    options = PrepareOptions(
+        max_context=getattr(model_config, "max_position_embeddings", None),
+        max_tokens_cap=config.max_tokens,
+        default_max_tokens=config.default_max_tokens,
+        vocab_size=int(model_config.vocab_size),
+        eos_token_ids=tuple(eos),
+    )
+    prepared = prepare(read.requests, tokenizer, options)
+    sample = sample_requests(prepared.requests, config.limit, config.seed, config.context_edges)
+    return Inputs(
+        requests=sample.requests,
+        num_read=len(read.requests) + len(read.skips),
+        skips=(*read.skips, *prepared.skips),
+        num_left_out=sample.num_left_out,
+        notes=(*read.notes, *prepared.notes),
+        trace_paths=paths,
+    )

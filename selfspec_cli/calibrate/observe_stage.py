@@ -1,0 +1,155 @@
+"""Stage observe: every request at every temperature becomes a path with its acceptance law.
+
+Recorded text is used where it passes the path-source test of its (task, temperature) bucket and
+was written at that temperature; the rest is regenerated (METHOD.md §3).
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from selfspec_cli.analysis.path_source import check_by_bucket
+from selfspec_cli.buckets import context_band, context_label
+from selfspec_cli.calibrate.paths_table import (
+    empty_row,
+    observations_frame,
+    paths_frame,
+    requests_frame,
+    shard_frame,
+)
+from selfspec_cli.calibrate.progress import Progress, Stage
+from selfspec_cli.config import CalibrateConfig
+from selfspec_cli.errors import TraceError
+from selfspec_cli.records import PreparedRequest
+from selfspec_cli.replay.observe import PathJob, observe
+from selfspec_cli.replay.setting import Setting, temperatures_of
+from selfspec_cli.storage import RunDir, read_table, write_table
+
+STAGE = "observe"
+
+
+def run_observe(
+    run: RunDir,
+    config: CalibrateConfig,
+    setting: Setting,
+    requests: Sequence[PreparedRequest],
+    exit_layers: Sequence[int],
+    progress: Progress,
+) -> pd.DataFrame:
+    """Write requests.parquet, paths.parquet and observations.parquet; returns the shard rows.
+
+    Shard rows hold token ids; they stay as shards until the run ends, for the decoding stages.
+    """
+    recorded, rest = plan_paths(config, requests)
+    total = sum(job.budget for job in (*recorded, *rest))
+    with progress.stage("observe", total) as stage:
+        rows = [_observe_all(run, setting, recorded, exit_layers, (1, stage))]
+        kept, again = _judge(config, rows[0], recorded, requests, progress)
+        batches = (config.observe_batch, stage)
+        rows = [kept, _observe_all(run, setting, (*rest, *again), exit_layers, batches)]
+    shards = pd.concat([r for r in rows if len(r)], ignore_index=True)
+    shards = shards.sort_values("path_id", ignore_index=True)
+    if not run.stage_done(STAGE):
+        _write(run, config, requests, shards, exit_layers)
+    return shards
+
+
+def plan_paths(
+    config: CalibrateConfig, requests: Sequence[PreparedRequest]
+) -> tuple[list[PathJob], list[PathJob]]:
+    """Split (request, temperature) pairs into those with usable recorded text and the rest.
+
+    Raises:
+        TraceError: only recorded text was asked for and there is none.
+    """
+    recorded, rest = [], []
+    for request in requests:
+        for temperature in temperatures_of(request, config.temperatures):
+            written_at = request.temperature == temperature
+            has_text = bool(request.completion_token_ids) and written_at
+            if has_text and config.continuations != "regenerate":
+                recorded.append(
+                    PathJob(request=request, temperature=temperature, source="recorded")
+                )
+            elif config.continuations != "recorded":
+                job = PathJob(request=request, temperature=temperature, source="regenerated")
+                rest.append(job)
+    if not recorded and not rest:
+        raise TraceError(
+            "no request has recorded text at one of the temperatures",
+            where="--continuations recorded",
+            hint="Use --continuations auto, or give the trace's own temperatures.",
+        )
+    return recorded, rest
+
+
+def _observe_all(
+    run: RunDir,
+    setting: Setting,
+    jobs: Sequence[PathJob],
+    exit_layers: Sequence[int],
+    batch_and_stage: tuple[int, Stage],
+) -> pd.DataFrame:
+    """Observe jobs in batches of like length, one shard a batch; finished shards are read."""
+    rows, stage = batch_and_stage
+    frames = []
+    ordered = sorted(jobs, key=lambda job: (-job.budget, job.request.prompt_tokens, job.path_id))
+    work = [job for job in ordered if job.budget > 0]
+    empty = [empty_row(job) for job in ordered if job.budget == 0]
+    for at in range(0, len(work), rows):
+        batch = work[at : at + rows]
+        shard = run.shard_path(STAGE, [job.path_id + job.source for job in batch])
+        if not shard.exists():
+            write_table(shard_frame(observe(setting, batch, exit_layers, stage.advance)), shard)
+        else:
+            stage.advance(sum(job.budget for job in batch))
+        frames.append(read_table(shard))
+    return pd.concat([*frames, pd.DataFrame(empty)], ignore_index=True)
+
+
+def _judge(
+    config: CalibrateConfig,
+    rows: pd.DataFrame,
+    recorded: Sequence[PathJob],
+    requests: Sequence[PreparedRequest],
+    progress: Progress,
+) -> tuple[pd.DataFrame, list[PathJob]]:
+    """Keep recorded paths of buckets that pass the source test; the others are regenerated."""
+    if not len(rows):
+        return rows, []
+    tasks = pd.DataFrame([{"request_id": r.request_id, "task": r.task} for r in requests])
+    checks = check_by_bucket(rows, tasks)
+    for check in checks.to_dict("records"):
+        if check["verdict"] != "recorded ok":
+            progress.note(
+                f"recorded text of {check['task']} at T={check['temperature']:g} "
+                f"{'is kept as asked' if config.continuations == 'recorded' else 'is regenerated'}"
+                f": {check['reason']}"
+            )
+    if config.continuations == "recorded":
+        return rows, []
+    good = checks.loc[checks["verdict"] == "recorded ok"]
+    passed = set(zip(good["task"], good["temperature"], strict=True))
+    again = [
+        PathJob(request=job.request, temperature=job.temperature, source="regenerated")
+        for job in recorded
+        if (job.request.task, job.temperature) not in passed
+    ]
+    dropped = {job.path_id for job in again}
+    return rows.loc[~rows["path_id"].isin(dropped)], again
+
+
+def _write(
+    run: RunDir,
+    config: CalibrateConfig,
+    requests: Sequence[PreparedRequest],
+    shards: pd.DataFrame,
+    exit_layers: Sequence[int],
+) -> None:
+    bands = [context_label(*context_band(r.prompt_tokens, config.context_edges)) for r in requests]
+    write_table(requests_frame(requests, bands), run.artefact("requests.parquet"))
+    write_table(paths_frame(shards), run.artefact("paths.parquet"))
+    write_table(observations_frame(shards, exit_layers), run.artefact("observations.parquet"))
+    names = ["requests.parquet", "paths.parquet", "observations.parquet"]
+    counts = shards["source"].value_counts().to_dict()
+    run.finish_stage(STAGE, names, paths=len(shards), sources=counts)

@@ -1,0 +1,37 @@
+"""What a stage tells about its progress; the command line draws it, tests ignore it."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+
+class Stage(Protocol):
+    """One stage under way."""
+
+    def advance(self, amount: float = 1) -> None:
+        """Count work done, in the unit of the stage's total."""
+
+
+class Progress(Protocol):
+    """Opens stages and passes on notes."""
+
+    def stage(self, name: str, total: float) -> AbstractContextManager[Stage]:
+        """Open a stage of `total` units of work."""
+
+    def note(self, text: str) -> None:
+        """One line worth knowing."""
+
+
+class _Still:
+    def advance(self, amount: float = 1) -> None:
+        """Say nothing."""
+
+
+class Silent:
+    """Says nothing."""
+
+    def stage(self, name: str, total: float) -> AbstractContextManager[Stage]:  # noqa: ARG002
+        """Open a stage that says nothing."""
+        return nullcontext(_Still())
+
+    def note(self, text: str) -> None:
+        """Drop the note."""

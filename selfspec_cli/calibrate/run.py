@@ -1,0 +1,213 @@
+"""`selfspec calibrate`: the stages in order, over one run directory."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from selfspec_cli.calibrate.confirm_stage import choose, confirm_paths, run_confirm
+from selfspec_cli.calibrate.cost_stage import Costs, cost_plan, price, run_cost
+from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options
+from selfspec_cli.calibrate.observe_stage import run_observe
+from selfspec_cli.calibrate.progress import Progress
+from selfspec_cli.calibrate.sweep_stage import run_sweep, sweep_points
+from selfspec_cli.calibrate.walk_stage import run_walk
+from selfspec_cli.config import (
+    CalibrateConfig,
+    analysis_hash,
+    measurement_document,
+    resolve_draft_lengths,
+    resolve_exit_layers,
+)
+from selfspec_cli.config.hashes import document_hash
+from selfspec_cli.engine.load import (
+    LoadedModel,
+    LoadOptions,
+    load_model,
+    load_tokenizer,
+    read_config,
+    resolve_device,
+    resolve_folder,
+)
+from selfspec_cli.provenance import collect, model_fingerprint, trace_fingerprint
+from selfspec_cli.replay.setting import Setting
+from selfspec_cli.storage import RunDir, read_table
+from selfspec_cli.trace import summarise_skips
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Everything settled before weights are loaded."""
+
+    config: CalibrateConfig
+    options: LoadOptions
+    tokenizer: Any
+    inputs: Inputs
+    exit_layers: tuple[int, ...]
+    draft_lengths: tuple[int, ...]
+    run: RunDir
+    measurement: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a calibration found, for the terminal."""
+
+    run: RunDir
+    inputs: Inputs
+    costs: Costs
+    walk: pd.DataFrame
+    grid: pd.DataFrame
+    confirm: pd.DataFrame | None
+    sweep: pd.DataFrame | None
+
+
+def prepare_run(
+    config: CalibrateConfig, *, tokenizer_folder: str | None = None, fresh: bool = False
+) -> Prepared:
+    """Settle everything that can fail before weights are loaded; writes nothing.
+
+    Raises:
+        SelfspecError: a trace, the configuration, the model's configuration or the output folder
+            cannot be used.
+    """
+    options = load_options(config, tokenizer_folder)
+    model_config = read_config(options)
+    exit_layers = resolve_exit_layers(config.exit_layers, int(model_config.num_hidden_layers))
+    draft_lengths = resolve_draft_lengths(config.draft_lengths)
+    if config.sweep == "decode":
+        sweep_points(config, exit_layers)
+    tokenizer = load_tokenizer(options)
+    inputs = load_inputs(config, tokenizer, model_config)
+    facts = {
+        "model": model_fingerprint(resolve_folder(options.model)),
+        "traces": trace_fingerprint(inputs.trace_paths)["sha256"],
+        "exit_layers": list(exit_layers),
+        "device": str(resolve_device(config.device)),
+    }
+    measurement = measurement_document(config, facts)
+    run = RunDir.open(
+        Path(config.out), document_hash(measurement), measurement=measurement, fresh=fresh
+    )
+    return Prepared(
+        config=config,
+        options=options,
+        tokenizer=tokenizer,
+        inputs=inputs,
+        exit_layers=exit_layers,
+        draft_lengths=draft_lengths,
+        run=run,
+        measurement=measurement,
+    )
+
+
+def calibrate(prepared: Prepared, progress: Progress, argv: Sequence[str] = ()) -> Outcome:
+    """Run every stage that is not complete yet; a complete run is only read.
+
+    Raises:
+        SelfspecError: the model fails its self-check, or output differed from plain decoding.
+    """
+    run = prepared.run
+    if _complete(prepared):
+        progress.note("this measurement is complete; nothing is decoded again")
+        return _from_files(prepared)
+    progress.note("loading and checking the model")
+    loaded = load_model(prepared.options, prepared.tokenizer, prepared.exit_layers)
+    for notice in (*prepared.inputs.notes, *loaded.notices):
+        progress.note(notice)
+    _begin(prepared, loaded, argv)
+    with _status(run):
+        outcome = _stages(prepared, loaded, progress)
+        if not prepared.config.include_text:  # shards hold token ids, and are not needed any more
+            for stage in ("observe", "confirm", "sweep"):
+                run.clear_shards(stage)
+    return outcome
+
+
+def _last_stage(config: CalibrateConfig) -> str:
+    if config.sweep == "decode":
+        return "sweep"
+    return "confirm" if config.confirm.cells > 0 else "walk"
+
+
+def _complete(prepared: Prepared) -> bool:
+    stages = ("observe", "cost", "walk", _last_stage(prepared.config))
+    return prepared.run.resumed and all(prepared.run.stage_done(stage) for stage in stages)
+
+
+def _from_files(prepared: Prepared) -> Outcome:
+    run = prepared.run
+    stages = run.manifest["stages"]
+    last = _last_stage(prepared.config)
+    table = read_table(run.artefact(f"{last}.csv")) if last != "walk" else None
+    return Outcome(
+        run=run,
+        inputs=prepared.inputs,
+        costs=price(read_table(run.artefact("cost.csv")), stages["cost"]["layer_kinds"]),
+        walk=read_table(run.artefact("walk.parquet")),
+        grid=read_table(run.artefact("grid.csv")),
+        confirm=table if last == "confirm" else None,
+        sweep=table if last == "sweep" else None,
+    )
+
+
+def _stages(prepared: Prepared, loaded: LoadedModel, progress: Progress) -> Outcome:
+    config, run = prepared.config, prepared.run
+    layers, requests = prepared.exit_layers, prepared.inputs.requests
+    setting = Setting(loaded=loaded, draft_truncation=config.draft_truncation, seed=config.seed)
+    shards = run_observe(run, config, setting, requests, layers, progress)
+    plan = cost_plan(config, loaded.view, requests, layers)
+    costs = run_cost(run, config, loaded.view, plan, progress)
+    walk, grid = run_walk(run, config, costs, layers, progress)
+    confirm = sweep = None
+    if config.sweep == "decode":
+        sweep = run_sweep(run, config, setting, requests, layers, progress)
+    elif config.confirm.cells > 0 and len(walk):
+        _, wanted = choose(config, walk, grid)
+        paths = confirm_paths(shards, requests, wanted, layers)
+        confirm = run_confirm(run, config, setting, costs, paths, progress)
+    return Outcome(
+        run=run,
+        inputs=prepared.inputs,
+        costs=costs,
+        walk=walk,
+        grid=grid,
+        confirm=confirm,
+        sweep=sweep,
+    )
+
+
+def _begin(prepared: Prepared, loaded: LoadedModel, argv: Sequence[str]) -> None:
+    run, inputs, config = prepared.run, prepared.inputs, prepared.config
+    device = loaded.view.device.type
+    fingerprint = model_fingerprint(resolve_folder(prepared.options.model))
+    run.begin(
+        argv=argv,
+        measurement=prepared.measurement,
+        config=config.model_dump(mode="json"),
+        analysis_hash=analysis_hash(config),
+        provenance=collect(traces=inputs.trace_paths, model=fingerprint, device=device),
+        seeds={"run": config.seed},
+        self_check_error=loaded.self_check_error,
+        dtype=str(loaded.view.dtype).removeprefix("torch."),
+        notices=list(loaded.notices),
+    )
+    skipped = {f"skipped, {s.reason}": s.num_rows for s in summarise_skips(inputs.skips)}
+    if inputs.num_left_out:
+        skipped["not drawn, beyond the limit"] = inputs.num_left_out
+    run.record_read(read=inputs.num_read, skipped=skipped)
+
+
+@contextlib.contextmanager
+def _status(run: RunDir) -> Iterator[None]:
+    """Record in the manifest whether the run ended or was interrupted; shards always stay."""
+    run.update(status="running")
+    try:
+        yield
+    except BaseException:
+        run.update(status="incomplete")
+        raise
+    run.update(status="done")

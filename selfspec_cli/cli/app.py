@@ -1,0 +1,77 @@
+"""`selfspec`: entry point, and the one place where errors become messages and exit codes."""
+
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+import click
+import typer
+
+from selfspec_cli import __version__
+from selfspec_cli.cli.bench import bench
+from selfspec_cli.cli.calibrate import calibrate
+from selfspec_cli.cli.demo_model import demo_model
+from selfspec_cli.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, SelfspecError
+
+app = typer.Typer(
+    name="selfspec",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    help="Should this traffic use self-speculative decoding, and with which exit layer and draft "
+    "length? Start with: selfspec calibrate -m demo -t sample -o RUN",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"selfspec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(  # noqa: ARG001 - read by its callback
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Options of the program itself."""
+
+
+app.command()(calibrate)
+app.command()(bench)
+app.command("demo-model")(demo_model)
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM arrived; unwinds like Ctrl-C so that nothing is left half-written."""
+
+
+def _on_sigterm(_signum: int, _frame: FrameType | None) -> None:
+    raise _TerminatedError
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the program and leave with its exit code; no error of a user's becomes a traceback."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    sys.exit(_run(argv))
+
+
+def _run(argv: list[str] | None) -> int:
+    command: Any = typer.main.get_command(app)
+    try:
+        result = command.main(args=argv, prog_name="selfspec", standalone_mode=False)
+    except SelfspecError as error:
+        click.echo(f"error: {error}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; the same command goes on from here", err=True)
+        return EXIT_INTERRUPTED
+    except _TerminatedError:
+        click.echo("terminated; the same command goes on from here", err=True)
+        return EXIT_TERMINATED
+    return result if isinstance(result, int) else 0

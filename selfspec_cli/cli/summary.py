@@ -1,0 +1,241 @@
+"""What `calibrate` prints: one screen of tables, or one JSON document."""
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from selfspec_cli.analysis.confirmation import median_and_worst_error, summarise_confirm
+from selfspec_cli.analysis.grid import rank_cells
+from selfspec_cli.analysis.sweep_check import compare_sweep
+from selfspec_cli.buckets import context_label
+from selfspec_cli.calibrate.estimate import Estimate
+from selfspec_cli.calibrate.run import Outcome
+from selfspec_cli.trace import describe_skips
+
+MAX_BUCKETS = 16  # rows shown of the bucket table; grid.csv has all
+
+
+def print_outcome(outcome: Outcome) -> None:
+    """Print the run on stdout: buckets, costs, predictions beside measurements."""
+    console = Console(highlight=False)
+    console.print(_bucket_table(outcome.grid))
+    for line in _cost_lines(outcome):
+        console.print(line, markup=False)
+    if outcome.confirm is not None:
+        console.print(_confirm_table(summarise_confirm(outcome.confirm)))
+    if outcome.sweep is not None:
+        console.print(_sweep_table(compare_sweep(outcome.sweep, outcome.walk)))
+    for line in _closing_lines(outcome):
+        console.print(line, markup=False)
+
+
+def best_cells(grid: pd.DataFrame) -> pd.DataFrame:
+    """The cell of highest predicted speedup in each bucket and roll-up."""
+    ranked = rank_cells(grid)
+    return ranked.loc[ranked["rank"] == 1].reset_index(drop=True)
+
+
+def _bucket_table(grid: pd.DataFrame) -> Table:
+    table = Table(title="Best predicted cell by bucket", title_justify="left")
+    for name in ("task", "context", "T", "requests", "L", "k", "speedup (95 %)", "accepted/tested"):
+        table.add_column(name, justify="left" if name in ("task", "context") else "right")
+    best = best_cells(grid)
+    pooled = best["evidence"] == "all"
+    shown = pd.concat([best.loc[pooled], best.loc[~pooled]]).head(MAX_BUCKETS)
+    for row in shown.to_dict("records"):
+        everything = row["evidence"] == "all"
+        table.add_row(
+            _safe("all tasks" if everything else row["task"]),
+            "all" if everything else _band(row),
+            f"{row['temperature']:g}",
+            f"{row['num_requests']:.0f}",
+            f"{row['exit_layer']:.0f}",
+            f"{row['draft_length']:.0f}",
+            _interval(row),
+            _number(row["acceptance_rate_tested"]),
+        )
+    if len(best) > MAX_BUCKETS:
+        table.caption = f"{len(best) - MAX_BUCKETS} more buckets in grid.csv"
+    return table
+
+
+def _band(row: Mapping[Hashable, Any]) -> str:
+    high = row["context_max"]
+    return context_label(int(row["context_min"]), None if pd.isna(high) else int(high))
+
+
+def _interval(row: Mapping[Hashable, Any]) -> str:
+    low, high = row["predicted_speedup_low"], row["predicted_speedup_high"]
+    if pd.isna(low):
+        return f"{row['predicted_speedup']:.2f}"
+    return f"{row['predicted_speedup']:.2f} ({low:.2f}-{high:.2f})"
+
+
+def _number(value: Any) -> str:
+    return "n/a" if pd.isna(value) else f"{value:.2f}"
+
+
+def _safe(text: str) -> str:
+    """A label on one line, control characters escaped, markup shown as text."""
+    from rich.markup import escape
+
+    return escape("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
+
+
+def _cost_lines(outcome: Outcome) -> list[str]:
+    lines = []
+    for law, fit in outcome.costs.fits.items():
+        error = fit.cost_model_error
+        says = {
+            "parts": "parts add up to whole rounds",
+            "corrected": "parts corrected by a scale and an offset fitted on other rounds",
+            "whole_rounds": "parts do not add up; whole measured rounds are used where timed",
+        }[fit.mode]
+        shown = "not judged" if error is None else f"median error {error:.1%} on held-out rounds"
+        unstable = " Timing is unstable: no verdict should rest on it."
+        note = unstable if outcome.costs.surfaces[law].unstable else ""
+        lines.append(f"cost, {law}: {says}, {shown}.{note}")
+    return lines
+
+
+def _confirm_table(summary: pd.DataFrame) -> Table:
+    table = Table(title="Predicted and measured decode speedup", title_justify="left")
+    names = (
+        "T",
+        "L",
+        "k",
+        "paths",
+        "tokens",
+        "predicted",
+        "measured",
+        "error",
+        "rounds z",
+        "exact",
+    )
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in summary.to_dict("records"):
+        z, exact = row["rounds_z"], row["exact"]
+        table.add_row(
+            f"{row['temperature']:g}", f"{row['exit_layer']}", f"{row['draft_length']}",
+            f"{row['num_paths']}", f"{row['num_tokens']}", f"{row['predicted_speedup']:.3f}",
+            f"{row['measured_speedup']:.3f}", f"{row['error']:+.1%}",
+            "n/a" if z is None or pd.isna(z) else f"{z:+.1f}",
+            "by law" if exact is None or pd.isna(exact) else f"{exact:.0%}",
+        )  # fmt: skip
+    return table
+
+
+def _sweep_table(compared: pd.DataFrame) -> Table:
+    table = Table(title="Every cell decoded: the widest gaps to the walk", title_justify="left")
+    names = ("T", "L", "k", "rounds/token walked", "decoded", "z", "predicted", "measured speedup")
+    for name in names:
+        table.add_column(name, justify="right")
+    worst = compared.reindex(compared["rounds_z"].abs().sort_values(ascending=False).index)
+    for row in worst.head(12).to_dict("records"):
+        table.add_row(
+            f"{row['temperature']:g}", f"{row['exit_layer']}", f"{row['draft_length']}",
+            f"{row['walked_rounds_per_token']:.4f}", f"{row['decoded_rounds_per_token']:.4f}",
+            _number(row["rounds_z"]), f"{row['predicted_speedup']:.3f}",
+            f"{row['measured_speedup']:.3f}",
+        )  # fmt: skip
+    return table
+
+
+def _closing_lines(outcome: Outcome) -> list[str]:
+    inputs, stages = outcome.inputs, outcome.run.manifest["stages"]
+    lines = [
+        f"{stages['walk']['cells']} cells ranked with 0 speculative decodes, on "
+        f"{stages['walk']['paths']} observed paths of {len(inputs.requests)} requests."
+    ]
+    if outcome.confirm is not None and len(outcome.confirm):
+        median, worst = median_and_worst_error(summarise_confirm(outcome.confirm))
+        lines.append(
+            f"Predicted against measured: median error {median:.1%}, worst {worst:.1%}. "
+            + _exactness(outcome.confirm)
+        )
+    if outcome.sweep is not None:
+        cells = outcome.sweep.drop_duplicates(["exit_layer", "draft_length", "temperature"])
+        lines.append(f"{len(cells)} cells decoded in full. {_exactness(outcome.sweep)}")
+    used = len(inputs.requests)
+    skips = describe_skips(inputs.skips)
+    left = f", {inputs.num_left_out} beyond the limit" if inputs.num_left_out else ""
+    skipped = f", skipped: {skips}" if skips else ", none skipped"
+    lines.append(f"Read {inputs.num_read} rows, used {used}{left}{skipped}.")
+    lines.append(f"{_verdict(outcome.grid)} Files: {outcome.run.path}")
+    return lines
+
+
+def _exactness(table: pd.DataFrame) -> str:
+    greedy = table.loc[table["temperature"] == 0.0]
+    if not len(greedy):
+        return "No greedy decode to compare."
+    equal = int(greedy["exact"].astype(bool).sum())
+    ties = int(greedy["is_tie"].fillna(False).astype(bool).sum())
+    if equal == len(greedy):
+        return f"Lossless: all {equal} greedy decodes equal plain decoding."
+    return f"{equal} of {len(greedy)} greedy decodes equal plain decoding, {ties} numeric ties."
+
+
+def _verdict(grid: pd.DataFrame) -> str:
+    best = best_cells(grid.loc[grid["evidence"] == "all"])
+    if best.empty:
+        return "No cell could be priced."
+    said = [
+        f"T={row['temperature']:g}: L={row['exit_layer']:.0f}, k={row['draft_length']:.0f} at "
+        f"{row['predicted_speedup']:.2f}x"
+        for row in best.to_dict("records")
+    ]
+    pays = (best["predicted_speedup_low"].fillna(0) > 1).any()
+    head = (
+        "Best over all traffic, " if pays else "Speculation does not pay over all traffic; best, "
+    )
+    return head + "; ".join(said) + "."
+
+
+def outcome_document(outcome: Outcome) -> dict[str, Any]:
+    """The same as one JSON document."""
+    stages = outcome.run.manifest["stages"]
+    document: dict[str, Any] = {
+        "schema_version": outcome.run.manifest["schema_version"],
+        "run": outcome.run.path.name,
+        "cells": stages["walk"]["cells"],
+        "speculative_decodes_to_rank": 0,
+        "paths": stages["walk"]["paths"],
+        "read": outcome.run.manifest["read"],
+        "best": _records(best_cells(outcome.grid)),
+        "cost_model_error": {law: fit.cost_model_error for law, fit in outcome.costs.fits.items()},
+        "cost_mode": {law: fit.mode for law, fit in outcome.costs.fits.items()},
+    }
+    if outcome.confirm is not None:
+        document["confirm"] = _records(summarise_confirm(outcome.confirm))
+    if outcome.sweep is not None:
+        document["sweep"] = _records(compare_sweep(outcome.sweep, outcome.walk))
+    return document
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    plain = frame.astype(object).where(frame.notna(), None)
+    return [
+        {str(key): value.item() if hasattr(value, "item") else value for key, value in row.items()}
+        for row in plain.to_dict("records")
+    ]
+
+
+def print_estimate(found: Estimate) -> None:
+    """Print a dry run on stdout."""
+    console = Console(highlight=False)
+    for line in (
+        f"{found.num_requests} requests, {found.num_paths} paths, {found.num_cells} cells",
+        f"{found.prompt_tokens} prompt tokens, at most {found.output_tokens} output tokens",
+        "minutes: "
+        + ", ".join(f"{name} {seconds / 60:.1f}" for name, seconds in found.seconds.items())
+        + f", together {found.minutes:.1f}",
+        f"peak memory: {found.peak_memory_bytes / 2**30:.1f} GiB",
+        "first request as the model will see it:",
+        found.first_request,
+    ):
+        console.print(line, markup=False)

@@ -1,0 +1,173 @@
+"""Confirm predictions on one observed path: every cell decoded for real, beside plain decoding.
+
+All runs of a path share one prefill and one cache. Plain decoding is timed again after every few
+cells, and a cell is compared with the mean of the plain runs around it, so a machine that drifts
+slows both sides alike.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from selfspec_cli.cost.clock import Clock, Stopwatch
+from selfspec_cli.engine.decoder import Decoder, Job
+from selfspec_cli.engine.exactness import Difference, compare_outputs, plain_gap
+from selfspec_cli.engine.policies import Policy
+from selfspec_cli.records import PreparedRequest
+from selfspec_cli.replay.decode import Cell, Decoded, decode, round_totals
+from selfspec_cli.replay.scripted import Script, ScriptedPolicy, draw_coins, path_laws
+from selfspec_cli.replay.setting import Setting, derive_seed
+
+CELLS_PER_BASELINE = 3  # cells between two plain runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmPath:
+    """An observed path to decode again."""
+
+    path_id: str
+    request: PreparedRequest
+    temperature: float
+    tokens: tuple[int, ...]
+    budget: int
+    accept_given_path: Mapping[int, Sequence[float]]
+    """r_t [n] by exit layer; entry 0 is unused. Not read at temperature 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bench:
+    """One path on the bench: its decoding state and the laws its scripts draw from."""
+
+    setting: Setting
+    path: ConfirmPath
+    state: Decoder
+    target_laws: torch.Tensor | None
+    """None at temperature 0."""
+
+    def policy(self, cell: Cell | None, repeat: int, *, free: bool = False) -> Policy:
+        """Greedy at T = 0; on the path at T > 0; or free to write what it draws."""
+        path, setting = self.path, self.setting
+        max_draft = cell.draft_length if cell else 0
+        key = (cell, repeat, "free" if free else "script")
+        if free or self.target_laws is None:
+            return setting.policy(path.request, path.temperature, *key, max_draft=max_draft)
+        seed = derive_seed(setting.seed, path.path_id, *key)
+        accepted = (
+            draw_coins(path.accept_given_path[cell.exit_layer], seed)
+            if cell
+            else (False,) * len(path.tokens)
+        )
+        script = Script(tokens=path.tokens, accepted=accepted, target_laws=self.target_laws)
+        laws = setting.laws(path.request, path.temperature)
+        view = setting.loaded.view
+        return ScriptedPolicy(laws, script, seed + 1, max_draft=max_draft, view=view)
+
+
+def confirm_path(
+    setting: Setting,
+    path: ConfirmPath,
+    cells: Sequence[Cell],
+    repeats: int = 1,
+    clock: Stopwatch | None = None,
+) -> list[dict[str, Any]]:
+    """Decode every cell on a path, interleaved with plain decoding.
+
+    Returns:
+        One row a (cell, repeat) with the measured columns of confirm.csv: seconds, counts, the
+        free decode's counts at T > 0, and whether the output equals the plain one at T = 0.
+    """
+    bench = _prepare(setting, path, max(cell.draft_length for cell in cells))
+    clock = clock or Clock.for_device(setting.loaded.view.device)
+    prefill_seconds = clock.span(bench.state.prefill)
+    if path.temperature > 0:
+        bench.state.output[:] = path.tokens[:1]
+    rows = []
+    for repeat in range(repeats):
+        order = list(cells)
+        random.Random(f"{path.path_id}/{repeat}/{setting.seed}").shuffle(order)
+        before = decode(bench.state, bench.policy(None, repeat), None, clock)
+        for at in range(0, len(order), CELLS_PER_BASELINE):
+            group = order[at : at + CELLS_PER_BASELINE]
+            runs = [decode(bench.state, bench.policy(c, repeat), c, clock) for c in group]
+            after = decode(bench.state, bench.policy(None, repeat), None, clock)
+            for cell, run in zip(group, runs, strict=True):
+                row = _row(bench, cell, run, (before, after))
+                rows.append(row | _free(bench, cell, repeat, clock) | {"repeat": repeat})
+            before = after
+    return [row | {"prefill_seconds": prefill_seconds} for row in rows]
+
+
+def _prepare(setting: Setting, path: ConfirmPath, max_draft: int) -> _Bench:
+    laws = None
+    if path.temperature > 0:
+        prompt = path.request.prompt_token_ids
+        processing = setting.laws(path.request, path.temperature)
+        laws = path_laws(setting, prompt, path.tokens, processing)
+    job = setting.job(path.request, path.budget)
+    policy = setting.policy(path.request, path.temperature)
+    state = Decoder(setting.loaded.view, job, policy, max_draft=max_draft)
+    return _Bench(setting=setting, path=path, state=state, target_laws=laws)
+
+
+def _row(
+    bench: _Bench, cell: Cell, run: Decoded, around: tuple[Decoded, Decoded]
+) -> dict[str, Any]:
+    path = bench.path
+    return {
+        "path_id": path.path_id,
+        "request_id": path.request.request_id,
+        "temperature": path.temperature,
+        "exit_layer": cell.exit_layer,
+        "draft_length": cell.draft_length,
+        "prompt_tokens": path.request.prompt_tokens,
+        "committed": run.num_committed,
+        "ar_seconds": (around[0].seconds + around[1].seconds) / 2,
+        "seconds": run.seconds,
+        **round_totals(run.rounds),
+        "round_drafted": [r.num_drafted for r in run.rounds],
+        "round_contexts": [r.context for r in run.rounds],
+        **exactness_columns(bench.setting, bench.state.job, path, around[0], run),
+    }
+
+
+def exactness_columns(
+    setting: Setting, job: Job, path: ConfirmPath, plain: Decoded, run: Decoded
+) -> dict[str, Any]:
+    """Equality with plain decoding at T = 0; missing at T > 0, where texts may differ by law."""
+    if path.temperature > 0:
+        return {"exact": None, "first_difference": None, "top2_gap": None, "is_tie": None}
+    difference = first_difference(setting, job, path.request, plain.tokens, run.tokens)
+    return {
+        "exact": difference is None,
+        "first_difference": difference.position if difference else None,
+        "top2_gap": difference.top2_gap if difference else None,
+        "is_tie": difference.is_tie if difference else None,
+    }
+
+
+def first_difference(
+    setting: Setting,
+    job: Job,
+    request: PreparedRequest,
+    plain: Sequence[int],
+    speculative: Sequence[int],
+) -> Difference | None:
+    """Where greedy speculative output first departs from the plain one, with the top-2 gap."""
+    view = setting.loaded.view
+    target = setting.laws(request, 0.0).target
+    return compare_outputs(
+        plain, speculative, lambda at: plain_gap(view, job.prompt, plain, at, target), view.dtype
+    )
+
+
+def _free(bench: _Bench, cell: Cell, repeat: int, clock: Stopwatch) -> dict[str, Any]:
+    """Counts of a decode that writes its own text, at T > 0; rounds are confirmed by it."""
+    if bench.path.temperature == 0:
+        names = ("rounds", "drafted", "tested", "accepted", "committed")
+        return {f"free_{name}": None for name in names}
+    run = decode(bench.state, bench.policy(cell, repeat, free=True), cell, clock)
+    totals = round_totals(run.rounds) | {"committed": run.num_committed}
+    return {f"free_{name}": value for name, value in totals.items()}
