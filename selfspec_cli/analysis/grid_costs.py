@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from selfspec_cli.analysis.cost_surface import CostSurface
-from selfspec_cli.analysis.reprice import price_rounds, stack_lists
+from selfspec_cli.analysis.reprice import mean_ar_context, price_rounds, stack_lists
 from selfspec_cli.analysis.walk import Surfaces, surface_for
 
 Floats = npt.NDArray[np.float64]
@@ -38,9 +38,8 @@ class LawCells:
         self.counts = _sum_by(code, stack_lists(rows["rounds_by_drafted"], width))
         self.contexts = _sum_by(code, stack_lists(rows["context_by_drafted"], width))
         steps = rows["committed"].to_numpy(dtype=np.float64)  # n - 1
-        middle = rows["prompt_tokens"].to_numpy(dtype=np.float64) + np.maximum(steps - 1, 0) / 2
         self.steps = _sum_by(code, steps)
-        self.step_contexts = _sum_by(code, steps * middle)
+        self.step_contexts = _sum_by(code, steps * mean_ar_context(rows))
 
     def ratios(self, surfaces: Surfaces) -> Floats:
         """Return c, v, o of each cell, [cells, 3], at the mean context of its rounds.
