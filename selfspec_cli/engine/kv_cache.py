@@ -69,14 +69,15 @@ class KVCache:
         """Set every layer's pointers to `lengths` [rows]; nothing is copied.
 
         Raises:
-            ValueError: a layer has written less than that, so a slot would hold nothing.
+            ValueError: below 0, or a layer has written less than that, so a slot would hold
+                nothing; no pointer has moved.
         """
         for layer, written in enumerate(self.lengths):
-            if any(want > have for want, have in zip(lengths, written, strict=True)):
+            if any(not 0 <= want <= have for want, have in zip(lengths, written, strict=True)):
                 raise ValueError(
                     f"layer {layer} holds {written} positions, cannot roll back to {list(lengths)}"
                 )
-            self.lengths[layer] = list(lengths)
+        self.lengths = [list(lengths) for _ in self.lengths]
 
     def row(self, index: int) -> "KVCache":
         """Return row `index` as a cache of its own over the same memory, empty of pointers.
