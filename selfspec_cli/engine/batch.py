@@ -31,7 +31,7 @@ class BatchDecoder:
         capacity = max(len(job.prompt) + job.budget for job in jobs)
         self.cache = view.new_cache(rows=len(jobs), capacity=capacity)
         self.outputs: list[list[int]] = [[] for _ in jobs]
-        self.finishes: list[Finish | None] = [None] * len(jobs)
+        self.finishes: list[Finish | None] = [None if job.budget > 0 else "length" for job in jobs]
 
     @property
     def live(self) -> list[int]:
@@ -45,8 +45,8 @@ class BatchDecoder:
         `tap(row, depth, hidden)` sees the last prompt position's state [1, 1, H] by depth.
         """
         self._reserve()
-        for row, job in enumerate(self.jobs):
-            alone = self.cache.row(row)
+        for row in self.live:
+            job, alone = self.jobs[row], self.cache.row(row)
             final = max(0, (len(job.prompt) - 1) // PREFILL_CHUNK * PREFILL_CHUNK)
             hidden = torch.empty(0)
             for at in range(0, len(job.prompt), PREFILL_CHUNK):
@@ -66,7 +66,10 @@ class BatchDecoder:
     @torch.inference_mode()
     def step(self, tap: Tap | None = None) -> None:
         """One token for every live row; `tap(depth, hidden [B, 1, H])` sees all rows."""
-        ids = torch.tensor([[out[-1]] for out in self.outputs], device=self.view.device)
+        # A row without any output has no budget; what it runs over is never used.
+        ids = torch.tensor(
+            [[out[-1] if out else 0] for out in self.outputs], device=self.view.device
+        )
         embedded = self.view.embed(ids, self.cache)
         hidden = self.view.run(embedded, self.cache, 0, self.view.num_layers, tap)
         live = self.live
