@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+# Products of tiny matrices are slower on several threads, and much slower when other programs hold
+# the cores; set before torch is imported, here and in the programs that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 REPO = Path(__file__).resolve().parent.parent
 
 
