@@ -25,7 +25,7 @@ class Inputs:
     trace_paths: tuple[Path, ...]
 
 
-def load_options(config: CalibrateConfig, tokenizer: str | None = None) -> LoadOptions:
+def load_options(config: CalibrateConfig) -> LoadOptions:
     """How the configured model is loaded.
 
     Raises:
@@ -41,9 +41,10 @@ def load_options(config: CalibrateConfig, tokenizer: str | None = None) -> LoadO
             ) from None
     return LoadOptions(
         model=config.model,
-        tokenizer=tokenizer,
+        tokenizer=config.tokenizer,
         dtype=config.dtype,
         device=config.device,
+        device_map=config.device_map,
         chat_template=template,
     )
 

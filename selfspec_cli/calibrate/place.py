@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from selfspec_cli.config import CalibrateConfig, resolve_draft_lengths, resolve_trace
-from selfspec_cli.errors import TraceError
+from selfspec_cli.errors import ConfigError, TraceError
 from selfspec_cli.storage import RunDir
 
 
@@ -15,12 +15,15 @@ def check_places(config: CalibrateConfig, *, fresh: bool = False) -> None:
     Raises:
         RunDirError: the folder's parent is missing, it is a file, full of something else, or
             cannot be written.
+        ConfigError: the tokenizer's folder is missing.
         TraceError: a trace file is missing.
     """
     resolve_draft_lengths(config.draft_lengths)
     path = Path(config.out)
     if fresh or not (path / "manifest.json").exists():
         RunDir.open(path, "", fresh=fresh)
+    if config.tokenizer is not None and not Path(config.tokenizer).is_dir():
+        raise ConfigError("no such folder", where=f"--tokenizer {config.tokenizer}")
     for name in config.traces:
         trace = resolve_trace(name)
         if not trace.exists():

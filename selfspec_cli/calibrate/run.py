@@ -65,16 +65,14 @@ class Outcome:
     sweep: pd.DataFrame | None
 
 
-def prepare_run(
-    config: CalibrateConfig, *, tokenizer_folder: str | None = None, fresh: bool = False
-) -> Prepared:
+def prepare_run(config: CalibrateConfig, *, fresh: bool = False) -> Prepared:
     """Settle everything that can fail before weights are loaded; writes nothing.
 
     Raises:
         SelfspecError: a trace, the configuration, the model's configuration or the output folder
             cannot be used.
     """
-    options = load_options(config, tokenizer_folder)
+    options = load_options(config)
     model_config = read_config(options)
     exit_layers = resolve_exit_layers(config.exit_layers, int(model_config.num_hidden_layers))
     draft_lengths = resolve_draft_lengths(config.draft_lengths)

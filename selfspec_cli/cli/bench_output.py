@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from selfspec_cli.cost.summary import ContextCosts, CostSummary
 
 _SHOWN_LENGTHS = 3  # draft lengths a table shows: shortest, middle, longest
+_SHOWN_LAYERS = 6  # c and v are straight lines in L between these; --json has all
 
 
 class Meter:
@@ -56,55 +57,51 @@ def print_report(report: CostReport) -> None:
     from selfspec_cli.cost.summary import findings
 
     console = Console()
+    console.print("In plain steps of the same law and context:", highlight=False)
     for summary in report.summaries:
         for at in summary.contexts:
             console.print(cost_table(summary, at))
+            console.print(_step(at), highlight=False, soft_wrap=True)
         for sentence in findings(summary):
-            console.print(f"  {sentence}", highlight=False)
+            console.print(f"- {sentence}", highlight=False, soft_wrap=True)
         console.print()
     console.print(
         f"memory is read at {report.read_bandwidth / 1e9:.1f} GB/s; a plain step reads "
         f"{report.step_bytes / 1e6:.0f} MB of weights",
         highlight=False,
+        soft_wrap=True,
     )
 
 
 def cost_table(summary: CostSummary, at: ContextCosts) -> Table:
     """Return one law's costs at one context as a table, in plain steps."""
-    shown = _spread(len(summary.draft_lengths))
+    shown = spread(len(summary.draft_lengths), _SHOWN_LENGTHS)
     lengths = [summary.draft_lengths[i] for i in shown]
-    table = Table(
-        title=f"{summary.law} law, context {at.context} tokens: plain step {_step(summary, at)}",
-        title_justify="left",
-        caption="in plain steps; overhead o: "
-        + ", ".join(
-            f"{at.overhead_ratio[i]:.3f} at k = {k}" for i, k in zip(shown, lengths, strict=True)
-        ),
-        caption_justify="left",
-    )
+    table = Table(title=f"{summary.law} law, context {at.context}", title_justify="left")
     for name in ("L", "c(L)", "L/N", "c ÷ L/N", *(f"v({k}+1)" for k in lengths)):
         table.add_column(name, justify="right")
     excess = summary.draft_excess(at)
-    for row, layer in enumerate(summary.exit_layers):
+    for row in spread(len(summary.exit_layers), _SHOWN_LAYERS):
+        layer = summary.exit_layers[row]
         verify = (f"{at.verify_cost_ratio[row][i]:.2f}" for i in shown)
-        table.add_row(
-            str(layer),
-            f"{at.draft_cost_ratio[row]:.3f}",
-            f"{layer / summary.num_layers:.3f}",
-            f"{excess[row]:.2f}",
-            *verify,
-        )
+        share, c = layer / summary.num_layers, at.draft_cost_ratio[row]
+        table.add_row(str(layer), f"{c:.3f}", f"{share:.3f}", f"{excess[row]:.2f}", *verify)
+    overheads = (f"{at.overhead_ratio[i]:.3f}" for i in shown)
+    table.add_section()
+    table.add_row("o", "", "", "", *overheads)
     return table
 
 
-def _step(summary: CostSummary, at: ContextCosts) -> str:
-    told = f"{at.ar_seconds * 1e3:.2f} ms (± {summary.ar_spread:.1%} between blocks)"
+def _step(at: ContextCosts) -> str:
+    told = f"plain step at context {at.context}: {at.ar_seconds * 1e3:.2f} ms"
     if at.floor_seconds is None or at.floor_ratio is None:
         return told
-    return f"{told}, {at.floor_ratio:.2f} × the floor of {at.floor_seconds * 1e3:.2f} ms"
+    floor = f"{at.floor_ratio:.2f} × the bandwidth floor of {at.floor_seconds * 1e3:.2f} ms"
+    return f"{told}, {floor}"
 
 
-def _spread(count: int) -> list[int]:
-    """Indices of the first, the middle and the last of `count`, each once."""
-    middle = [round(i * (count - 1) / (_SHOWN_LENGTHS - 1)) for i in range(_SHOWN_LENGTHS)]
-    return sorted(set(middle))
+def spread(count: int, shown: int) -> list[int]:
+    """Return up to `shown` indices of `count`, first and last included, evenly between."""
+    if count <= shown:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (shown - 1)) for i in range(shown)})

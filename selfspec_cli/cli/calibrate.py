@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -39,6 +38,9 @@ def calibrate(
     chat_template: Annotated[Text, typer.Option(help="Template file to use instead.")] = None,
     tokenizer: Annotated[Text, typer.Option(help="Folder of another tokenizer.")] = None,
     device: Annotated[Text, typer.Option(help="auto, cpu or cuda.")] = None,
+    device_map: Annotated[
+        Text, typer.Option(help="Placement over several devices, as transformers takes it.")
+    ] = None,
     dtype: Annotated[Text, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
     engine: Annotated[Text, typer.Option(help="auto or eager.")] = None,
     seed: Annotated[Number, typer.Option(help="Root of every random draw.")] = None,
@@ -68,11 +70,12 @@ def calibrate(
         "model": model, "traces": traces or None, "out": out, "exit_layers": exit_layers,
         "draft_lengths": draft_lengths, "temperatures": temperatures, "limit": limit,
         "max_tokens": max_tokens, "continuations": continuations, "sweep": sweep,
-        "chat_template": chat_template, "device": device, "dtype": dtype, "engine": engine,
-        "seed": seed, "include_text": include_text,
+        "chat_template": chat_template, "tokenizer": tokenizer, "device": device,
+        "device_map": device_map, "dtype": dtype, "engine": engine, "seed": seed,
+        "include_text": include_text,
     }  # fmt: skip
     _check_batch_size(batch_size)
-    prepared = _prepare(config, overrides, tokenizer=tokenizer, fresh=fresh)
+    prepared = _prepare(config, overrides, fresh=fresh)
     from selfspec_cli.cli.progress import TerminalProgress
 
     progress = TerminalProgress(quiet=quiet)
@@ -98,21 +101,17 @@ def _check_batch_size(batch_size: int | None) -> None:
         )
 
 
-def _prepare(
-    config: str | None, overrides: dict[str, Any], *, tokenizer: str | None, fresh: bool
-) -> Any:
+def _prepare(config: str | None, overrides: dict[str, Any], *, fresh: bool) -> Any:
     from selfspec_cli.calibrate.place import check_places
     from selfspec_cli.config import load_config
 
     settings = load_config(config, overrides)
     check_places(settings, fresh=fresh)
-    if tokenizer is not None and not Path(tokenizer).is_dir():
-        raise ConfigError("no such folder", where=f"--tokenizer {tokenizer}")
     from selfspec_cli.calibrate.run import prepare_run
     from selfspec_cli.engine.load import quiet_library
 
     quiet_library()
-    return prepare_run(settings, tokenizer_folder=tokenizer, fresh=fresh)
+    return prepare_run(settings, fresh=fresh)
 
 
 def _dry_run(prepared: Any, progress: Any, *, as_json: bool) -> None:

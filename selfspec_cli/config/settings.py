@@ -93,6 +93,10 @@ class CalibrateConfig(_Section):
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Where the model runs; auto takes an accelerator if any."
     )
+    device_map: str | None = Field(
+        default=None,
+        description="Placement for models that need several devices, as transformers takes it.",
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="Number format of the weights; auto: the checkpoint's own."
     )
@@ -131,6 +135,9 @@ class CalibrateConfig(_Section):
     observe_batch: Count = Field(default=8, ge=1, description="Rows decoded together to observe.")
     acceptance: Literal["rejection"] = Field(
         default="rejection", description="Rule that accepts drafts; only the lossless one exists."
+    )
+    tokenizer: str | None = Field(
+        default=None, description="Folder of another tokenizer than the model's own; it wins."
     )
     chat_template: str | None = Field(
         default=None, description="Template file used instead of the tokenizer's own."

@@ -25,16 +25,21 @@ class LoadOptions:
     """How to load: names as on the command line."""
 
     model: str
-    """`demo`, a local folder, or a hub id."""
+    """`demo`, a local folder, a local .gguf file, or a hub id."""
     tokenizer: str | None = None
     """Another tokenizer than the model's own; wins and is recorded."""
     dtype: str = "float32"
     device: str = "auto"
     device_map: str | None = None
     """Passed to transformers for models that need several devices."""
-    gguf_file: str | None = None
     chat_template: str | None = None
     """Template text that replaces the tokenizer's."""
+
+    @property
+    def gguf_file(self) -> str | None:
+        """Name of the .gguf file if the model is one; transformers dequantises it."""
+        path = Path(self.model)
+        return path.name if path.suffix == ".gguf" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_folder(model: str) -> str:
-    """Local folder of `demo`, or the path or hub id unchanged.
+    """Local folder of `demo` or of a .gguf file, or the path or hub id unchanged.
 
     Raises:
         ModelError: the demo model was not fetched yet, or a path does not exist.
@@ -85,7 +90,10 @@ def resolve_folder(model: str) -> str:
     looks_local = model.startswith((".", "/", "~")) or model.count("/") > 1
     if looks_local and not Path(model).expanduser().exists():
         raise ModelError("no such folder", where=f"-m {model}")
-    return str(Path(model).expanduser()) if looks_local else model
+    path = Path(model).expanduser()
+    if path.suffix == ".gguf":
+        return str(path.parent)
+    return str(path) if looks_local else model
 
 
 def read_config(options: LoadOptions) -> Any:
