@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from selfspec_cli.errors import ConfigError
 from selfspec_cli.records import Sampling
 
+_GOLDEN, _PLASTIC = 0.6180339887498949, 1.3247179572447460  # roots of x² + x = 1, x³ = x + 1
 MIN_BLOCKS = 10  # blocks are the unit of uncertainty; fewer say too little about it
 
 
@@ -110,18 +111,18 @@ def default_rounds(
 ) -> tuple[WholeRound, ...]:
     """Return `count` whole rounds spread evenly over L, k and context, all of them if fewer.
 
-    Deterministic: points of an additive recurrence whose steps are powers of the root of
-    x⁴ = x + 1, so that any first few of them already cover the box without lining up.
+    Deterministic: L walks through its range while k and the context jump by irrational shares of
+    theirs, so no two of the three rise together.
     """
     axes = (exit_layers, draft_lengths, contexts)
-    possible = len(exit_layers) * len(draft_lengths) * len(contexts)
+    wanted = min(count, len(exit_layers) * len(draft_lengths) * len(contexts))
     chosen: dict[WholeRound, None] = {}
     step = 0
-    while len(chosen) < min(count, possible):
-        step += 1
-        shares = ((0.5 + step / 1.2207440846057596**power) % 1.0 for power in (1, 2, 3))
+    while len(chosen) < wanted:
+        shares = ((step + 0.5) / wanted, step * _GOLDEN, 0.5 + step / _PLASTIC)
         layer, k, context = (
-            axis[int(share * len(axis))] for axis, share in zip(axes, shares, strict=True)
+            axis[int(share % 1.0 * len(axis))] for axis, share in zip(axes, shares, strict=True)
         )
         chosen[WholeRound(exit_layer=layer, draft_length=k, context=context)] = None
+        step += 1
     return tuple(chosen)

@@ -90,7 +90,8 @@ def summarise(
 
     Args:
         surface: measured parts, uncorrected.
-        fit: how they agree with whole rounds; its correction is applied.
+        fit: how they agree with whole rounds; a correction that brings them together is applied,
+            one that does not is not.
         exit_layers: L to show.
         draft_lengths: k to show.
         floors: bandwidth floor (s) by context; its keys are the contexts shown.
@@ -98,7 +99,7 @@ def summarise(
     Raises:
         CostRangeError: an L, k or context lies outside what was measured.
     """
-    priced = fit.apply(surface)
+    priced = fit.apply(surface) if fit.mode == "corrected" else surface
     spread = surface.relative_spread()
     return CostSummary(
         law=surface.law,
@@ -174,8 +175,8 @@ def _room(at: ContextCosts) -> str:
     ratio = at.floor_ratio or float("nan")
     told = f"context {at.context}: a plain step takes {ratio:.2f} × the bandwidth floor"
     if ratio <= BANDWIDTH_BOUND:
-        return f"{told}; decoding waits for memory, so speculation has room"
-    return f"{told}; decoding does not wait for memory alone, so speculation has less room"
+        return f"{told}: decoding waits for memory, so speculation has room"
+    return f"{told}: decoding does not wait for memory alone, so speculation has less room"
 
 
 def _textbook(summary: CostSummary, at: ContextCosts) -> str:
