@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfspec_cli.errors import ConfigError, RunDirError, SelfspecError
+from selfspec_cli.errors import ConfigError, RunDirError
 
 if TYPE_CHECKING:
     from selfspec_cli.cost.alone import CostReport
     from selfspec_cli.cost.plan import CostPlan
 
 COST_FILE, FIT_FILE = "cost.csv", "cost_fit.json"
-_DTYPES_HINT = "Use auto, float32, bfloat16 or float16."
+_NO_TEXT = object()  # in place of a tokenizer: costs are measured on token ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,25 +58,21 @@ def bench(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Time decoding for real; --only cost prices drafts, verification and overhead in a minute."""
-    try:
-        wish = CostWish(
-            model=_required_model(target, model, only),
-            device=device,
-            dtype=dtype,
-            exit_layers=exit_layers,
-            draft_lengths=draft_lengths,
-            contexts=contexts,
-            temperatures=temperatures,
-            seed=seed,
-        )
-        if out is not None:
-            _check_out(out)
-        report = _measure(wish, quiet=quiet)
-        if out is not None:
-            _write(report, out)
-    except SelfspecError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(error.exit_code) from None
+    wish = CostWish(
+        model=_required_model(target, model, only),
+        device=device,
+        dtype=dtype,
+        exit_layers=exit_layers,
+        draft_lengths=draft_lengths,
+        contexts=contexts,
+        temperatures=temperatures,
+        seed=seed,
+    )
+    if out is not None:
+        _check_out(out)
+    report = _measure(wish, quiet=quiet)
+    if out is not None:
+        _write(report, out)
     _print(report, as_json=as_json)
 
 
@@ -109,32 +105,39 @@ def _check_out(out: Path) -> None:
 
 
 def _measure(wish: CostWish, *, quiet: bool) -> CostReport:
-    from selfspec_cli.cli.bench_output import Meter
+    from selfspec_cli.cli.progress import TerminalProgress
     from selfspec_cli.cost.alone import measure_alone
-    from selfspec_cli.engine.load import (
-        DTYPES,
-        LoadOptions,
-        load_model,
-        quiet_library,
-        read_config,
-        resolve_device,
-    )
+    from selfspec_cli.engine.load import LoadOptions, load_model, quiet_library, read_config
 
     quiet_library()
-    # Wrong flags are told before any weight is read.
-    if wish.dtype not in ("auto", *DTYPES):
-        raise ConfigError(f"unknown dtype {wish.dtype!r}", where="--dtype", hint=_DTYPES_HINT)
-    resolve_device(wish.device)
+    _check_place(wish)
     options = LoadOptions(model=wish.model, device=wish.device, dtype=wish.dtype)
-    config = read_config(options)
+    config = read_config(options)  # wrong flags are told before any weight is read
     plan = _plan(wish, int(config.num_hidden_layers))
     plan.check(int(config.num_hidden_layers), getattr(config, "max_position_embeddings", None))
-    meter = Meter(quiet=quiet)
-    meter.stage("loading the model and checking its layers")
-    view = load_model(options, exit_layers=plan.exit_layers).view
-    meter.stage("timing memory, parts, plain steps and whole rounds")
-    with meter:
-        return measure_alone(view, plan, wish.seed, progress=meter.update)
+    progress = TerminalProgress(quiet=quiet)
+    progress.note(f"loading {wish.model} and checking its layers")
+    loaded = load_model(options, tokenizer=_NO_TEXT, exit_layers=plan.exit_layers)
+    with progress.stage("timing parts, plain steps and whole rounds", 1.0) as stage:
+        done = 0.0
+
+        def told(samples: int, total: int) -> None:
+            nonlocal done
+            stage.advance(samples / total - done)
+            done = samples / total
+
+        return measure_alone(loaded.view, plan, wish.seed, progress=told)
+
+
+def _check_place(wish: CostWish) -> None:
+    from selfspec_cli.engine.load import DTYPES, resolve_device
+
+    known = ("auto", *DTYPES)
+    if wish.dtype not in known:
+        raise ConfigError(
+            f"unknown dtype {wish.dtype!r}", where="--dtype", hint=f"Use {', '.join(known)}."
+        )
+    resolve_device(wish.device)
 
 
 def _plan(wish: CostWish, num_layers: int) -> CostPlan:

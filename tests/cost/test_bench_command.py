@@ -1,0 +1,114 @@
+"""`selfspec bench -m MODEL --only cost` from the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cost_helpers import tiny_model
+
+from selfspec_cli.cli.app import _run
+from selfspec_cli.cli.bench_output import spread
+from selfspec_cli.storage import read_document, read_table
+
+SMALL = ("--only", "cost", "--contexts", "16,64", "--draft-lengths", "1,3")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint without a tokenizer: costs need no text."""
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model().save_pretrained(folder)
+    return folder
+
+
+def bench(*words: object) -> int:
+    return _run(["bench", *map(str, words)])
+
+
+def test_it_prints_ratios_floor_and_words_and_writes_both_files(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "costs"
+    assert bench("-m", folder, *SMALL, "-o", out) == 0
+    shown, told = capsys.readouterr()
+    for word in ("c(L)", "v(1+1)", "v(3+1)", "L/N", "bandwidth floor", "greedy", "sampled"):
+        assert word in shown, f"{word!r} is not in:\n{shown}"
+    assert "timing parts" in told
+    assert len(told.splitlines()) <= 5, told
+    assert sorted(path.name for path in out.iterdir()) == ["cost.csv", "cost_fit.json"]
+    rows = read_table(out / "cost.csv")
+    assert set(rows["law"].dropna()) - {""} == {"greedy", "sampled"}
+    assert sorted(rows["block"].unique()) == list(range(10))
+    fits = read_document(out / "cost_fit.json")
+    assert {law: len(fit["rounds"]) for law, fit in fits.items()} == {"greedy": 12, "sampled": 12}
+
+
+def test_json_is_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("-m", folder, *SMALL, "--temperatures", "0.7", "--json", "-q") == 0
+    shown, told = capsys.readouterr()
+    document = json.loads(shown)
+    assert told == "", f"--quiet said {told!r}"
+    assert set(document["laws"]) == {"sampled"}
+    at = document["laws"]["sampled"]["contexts"][1]
+    assert at["context"] == 64
+    # 6 layers, 30 % to 80 %: L = 2, 3, 4; k = 1, 3
+    assert [len(at["draft_cost_ratio"]), len(at["verify_cost_ratio"][0])] == [3, 2]
+    assert at["floor_ratio"] > 0
+    assert document["read_bandwidth_bytes_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("-m", "demo"), "bench is not available yet"),
+        (("-m", "demo", "--only", "speed"), "--only speed is not available yet"),
+        (("RUN", "-m", "demo", "--only", "cost"), "takes a model, no run or plan"),
+        (("--only", "cost"), "no model is given"),
+        (("-m", "FOLDER", *SMALL, "--contexts", "16,157"), "exceed the model's 160 positions"),
+        (("-m", "FOLDER", *SMALL, "--contexts", "0"), "contexts"),
+        (("-m", "FOLDER", *SMALL, "--exit-layers", "6"), "outside 1..5"),
+        (("-m", "FOLDER", *SMALL, "--draft-lengths", "0-3"), "draft length 0"),
+        (("-m", "FOLDER", *SMALL, "--temperatures", "trace"), "no trace"),
+        (("-m", "FOLDER", *SMALL, "--temperatures", "-1"), ">= 0"),
+        (("-m", "FOLDER", *SMALL, "--dtype", "int3"), "unknown dtype"),
+        (("-m", "FOLDER", *SMALL, "--device", "abacus"), "abacus"),
+        (("-m", "./no-such-folder", *SMALL), "no such folder"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_with_exit_code_2(
+    folder: Path, words: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = bench(*(folder if word == "FOLDER" else word for word in words))
+    shown, told = capsys.readouterr()
+    assert code == 2, f"exit code {code}: {told}"
+    assert shown == ""
+    assert named in told, told
+
+
+def test_a_runs_folder_is_not_touched(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "manifest.json").write_text("{}", encoding="utf-8")
+    assert bench("-m", folder, *SMALL, "-o", tmp_path) == 2
+    assert "holds a run" in capsys.readouterr().err
+    assert bench("-m", folder, *SMALL, "-o", tmp_path / "missing" / "out") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_help_does_not_import_torch() -> None:
+    code = (
+        "import sys; from selfspec_cli.cli import bench; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'transformers')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == 0, "importing the command loads a heavy library"
+
+
+@pytest.mark.parametrize(
+    ("count", "shown", "want"),
+    [(16, 6, [0, 3, 6, 9, 12, 15]), (3, 6, [0, 1, 2]), (1, 3, [0]), (8, 3, [0, 4, 7])],
+)
+def test_tables_show_the_ends_and_evenly_between(count: int, shown: int, want: list[int]) -> None:
+    assert spread(count, shown) == want
