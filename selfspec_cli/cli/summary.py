@@ -4,7 +4,9 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from selfspec_cli.analysis.confirmation import median_and_worst_error, summarise_confirm
@@ -39,8 +41,8 @@ def best_cells(grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def _bucket_table(grid: pd.DataFrame) -> Table:
-    table = Table(title="Best predicted cell by bucket", title_justify="left")
-    for name in ("task", "context", "T", "requests", "L", "k", "speedup (95 %)", "accepted/tested"):
+    table = _table("Best predicted cell by bucket")
+    for name in ("task", "context", "T", "n", "L", "k", "speedup (95 %)", "acc./tested"):
         table.add_column(name, justify="left" if name in ("task", "context") else "right")
     best = best_cells(grid)
     pooled = best["evidence"] == "all"
@@ -62,9 +64,15 @@ def _bucket_table(grid: pd.DataFrame) -> Table:
     return table
 
 
+def _table(title: str) -> Table:
+    """A table without a frame: ten columns of numbers fit 80 characters."""
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+
+
 def _band(row: Mapping[Hashable, Any]) -> str:
     high = row["context_max"]
-    return context_label(int(row["context_min"]), None if pd.isna(high) else int(high))
+    label = context_label(int(row["context_min"]), None if pd.isna(high) else int(high))
+    return label.removesuffix(" tokens")
 
 
 def _interval(row: Mapping[Hashable, Any]) -> str:
@@ -80,8 +88,6 @@ def _number(value: Any) -> str:
 
 def _safe(text: str) -> str:
     """A label on one line, control characters escaped, markup shown as text."""
-    from rich.markup import escape
-
     return escape("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
 
 
@@ -102,19 +108,8 @@ def _cost_lines(outcome: Outcome) -> list[str]:
 
 
 def _confirm_table(summary: pd.DataFrame) -> Table:
-    table = Table(title="Predicted and measured decode speedup", title_justify="left")
-    names = (
-        "T",
-        "L",
-        "k",
-        "paths",
-        "tokens",
-        "predicted",
-        "measured",
-        "error",
-        "rounds z",
-        "exact",
-    )
+    table = _table("Predicted and measured decode speedup")
+    names = ("T", "L", "k", "paths", "tokens", "predicted", "measured", "error", "z", "exact")
     for name in names:
         table.add_column(name, justify="right")
     for row in summary.to_dict("records"):
@@ -130,8 +125,9 @@ def _confirm_table(summary: pd.DataFrame) -> Table:
 
 
 def _sweep_table(compared: pd.DataFrame) -> Table:
-    table = Table(title="Every cell decoded: the widest gaps to the walk", title_justify="left")
-    names = ("T", "L", "k", "rounds/token walked", "decoded", "z", "predicted", "measured speedup")
+    table = _table("Every cell decoded: the widest gaps to the walk")
+    table.caption = "rounds per committed token, walked and decoded; decode speedup"
+    names = ("T", "L", "k", "walked", "decoded", "z", "predicted", "measured")
     for name in names:
         table.add_column(name, justify="right")
     worst = compared.reindex(compared["rounds_z"].abs().sort_values(ascending=False).index)
