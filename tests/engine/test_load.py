@@ -1,0 +1,186 @@
+"""Loading from a folder: family first, self-check always, and what is said about settings."""
+
+import json
+
+import pytest
+import torch
+from tiny import COMMON, CONFIGS, NAMES, N, build, greedy_policy, library_greedy, prompts
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from selfspec_cli.engine.decoder import Job, decode_plain, decode_speculative
+from selfspec_cli.engine.load import (
+    LoadOptions,
+    load_model,
+    load_tokenizer,
+    position_limit,
+    read_config,
+    resolve_device,
+    resolve_folder,
+)
+from selfspec_cli.errors import EXIT_INPUT, FamilyError, ModelError
+
+
+def _byte_tokenizer(template: str | None = None) -> PreTrainedTokenizerFast:
+    """256 bytes after four special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = ["<pad>", "<s>", "</s>", "<unk>"]
+    vocabulary = {token: i for i, token in enumerate([*special, *alphabet])}
+    raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
+    )
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A checkpoint folder of each family, with a tokenizer."""
+    root = tmp_path_factory.mktemp("models")
+    for name in NAMES:
+        build(**{**COMMON, **CONFIGS[name]}).save_pretrained(root / name)
+        _byte_tokenizer("{{ messages[0].content }}").save_pretrained(root / name)
+    return root
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_checkpoint_folder_loads_and_is_checked(name, folders):
+    loaded = load_model(LoadOptions(model=str(folders / name), device="cpu"))
+    assert loaded.view.num_layers == N
+    assert loaded.view.dtype == torch.float32
+    assert loaded.view.device.type == "cpu"
+    assert 0 < loaded.self_check_error < 1e-5
+    assert loaded.notices == ()
+    assert loaded.tokenizer("ab").input_ids == loaded.tokenizer("ab").input_ids
+    assert not loaded.view.model.training
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_dtype_reaches_the_weights(dtype, folders):
+    loaded = load_model(LoadOptions(model=str(folders / "qwen3"), dtype=dtype, device="cpu"))
+    assert str(loaded.view.dtype) == f"torch.{dtype}"
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_a12_static_cache_setting_is_ignored_with_one_notice(name, folders, tmp_path):
+    model = build(**{**COMMON, **CONFIGS[name]})
+    model.save_pretrained(tmp_path)
+    settings_file = tmp_path / "generation_config.json"
+    settings = json.loads(settings_file.read_text(encoding="utf-8"))
+    settings_file.write_text(json.dumps(settings | {"cache_implementation": "static"}), "utf-8")
+    loaded = load_model(LoadOptions(model=str(tmp_path), device="cpu"), tokenizer=object())
+    assert loaded.notices == (
+        "cache_implementation 'static' is ignored: selfspec uses its own KV cache",
+    )
+    job = Job(prompt=prompts(range(9, 10))[0], budget=24)
+    policy = greedy_policy(loaded.view)
+    plain = decode_plain(loaded.view, job, policy).output
+    assert plain == library_greedy(model, job.prompt, 24)
+    assert decode_speculative(loaded.view, job, policy, 3, 4)[0].output == plain
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"), [(2, {2}), ([2, 7], {2, 7}), (None, {2})], ids=str
+)
+def test_eos_ids_come_from_the_generation_config_then_the_model(setting, expected, tmp_path):
+    build(**{**COMMON, **CONFIGS["llama"]}).save_pretrained(tmp_path)
+    file = tmp_path / "generation_config.json"
+    settings = json.loads(file.read_text(encoding="utf-8")) | {"eos_token_id": setting}
+    if setting is None:
+        del settings["eos_token_id"]
+    file.write_text(json.dumps(settings), encoding="utf-8")
+    loaded = load_model(LoadOptions(model=str(tmp_path), device="cpu"), tokenizer=object())
+    assert loaded.eos_ids == expected
+
+
+def test_a16_unsupported_family_is_refused_before_any_weight_is_read(tmp_path):
+    """A phi3 folder without weights: only its configuration is looked at."""
+    config = {"model_type": "phi3", "num_hidden_layers": 6, "architectures": ["Phi3ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(FamilyError, match="'phi3' is not supported") as refused:
+        load_model(LoadOptions(model=str(tmp_path)))
+    assert refused.value.exit_code == EXIT_INPUT
+
+
+def test_model_of_one_layer_has_no_exit_to_draft_from(tmp_path):
+    build(**{**COMMON, **CONFIGS["llama"], "num_hidden_layers": 1}).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="1 decoder layer; an early exit needs at least 2"):
+        read_config(LoadOptions(model=str(tmp_path)))
+
+
+def test_folder_without_weights_is_one_message(folders, tmp_path):
+    config = (folders / "llama" / "config.json").read_text(encoding="utf-8")
+    (tmp_path / "config.json").write_text(config, encoding="utf-8")
+    with pytest.raises(ModelError, match="cannot load the model") as refused:
+        load_model(LoadOptions(model=str(tmp_path), device="cpu"))
+    assert str(tmp_path) in str(refused.value)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"no": "type"}'])
+def test_torn_or_foreign_configuration_is_one_message(content, tmp_path):
+    (tmp_path / "config.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ModelError, match="cannot read a model configuration"):
+        read_config(LoadOptions(model=str(tmp_path)))
+
+
+def test_missing_folder_is_named(tmp_path):
+    with pytest.raises(ModelError, match="no such folder") as refused:
+        resolve_folder(str(tmp_path / "nothing" / "here"))
+    assert "nothing" in str(refused.value)
+
+
+def test_demo_model_not_fetched_says_how_to_fetch_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(ModelError, match="selfspec demo-model"):
+        resolve_folder("demo")
+
+
+def test_hub_id_is_passed_on():
+    assert resolve_folder("owner/name") == "owner/name"
+
+
+@pytest.mark.parametrize("name", ["quantum", "cuda:x y"])
+def test_unknown_device_is_an_input_error(name):
+    with pytest.raises(ModelError):
+        resolve_device(name)
+
+
+def test_missing_accelerator_is_named():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has an accelerator")
+    with pytest.raises(ModelError, match="no CUDA device"):
+        resolve_device("cuda")
+    assert resolve_device("auto") == torch.device("cpu")
+
+
+def test_position_limit_is_read_without_weights(folders, tmp_path):
+    assert position_limit(str(folders / "llama")) == 160
+    assert position_limit(str(folders / "gpt2")) == 160
+    assert position_limit(str(tmp_path)) is None
+
+
+def test_a41_another_tokenizer_wins(folders, tmp_path):
+    _byte_tokenizer("other: {{ messages[0].content }}").save_pretrained(tmp_path)
+    options = LoadOptions(model=str(folders / "llama"), tokenizer=str(tmp_path))
+    assert load_tokenizer(options).chat_template.startswith("other:")
+
+
+def test_chat_template_of_the_options_wins(folders):
+    options = LoadOptions(model=str(folders / "llama"), chat_template="given")
+    assert load_tokenizer(options).chat_template == "given"
+
+
+def test_missing_tokenizer_names_the_way_out(tmp_path):
+    build(**{**COMMON, **CONFIGS["llama"]}).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="--tokenizer FOLDER"):
+        load_tokenizer(LoadOptions(model=str(tmp_path)))
+
+
+def test_a43_padding_id_decodes_to_nothing(folders):
+    tokenizer = load_tokenizer(LoadOptions(model=str(folders / "llama")))
+    assert len(tokenizer) == 260
+    assert tokenizer.decode([261]) == ""
+    assert tokenizer.decode([*tokenizer("ab").input_ids, 263]) == "ab"
