@@ -29,9 +29,11 @@ def print_report(report: CostReport) -> None:
         for sentence in findings(summary):
             console.print(f"- {sentence}")
         console.print()
+    blocks = report.rows["block"].nunique()
     console.print(
-        f"memory is read at {report.read_bandwidth / 1e9:.1f} GB/s; a plain step reads "
-        f"{report.step_bytes / 1e6:.0f} MB of weights",
+        f"{blocks} blocks in shuffled order (seed {report.seed}), every second one backwards; "
+        f"memory is read at {report.read_bandwidth / 1e9:.1f} GB/s, a plain step reads "
+        f"{report.step_bytes / 1e6:.0f} MB of weights"
     )
 
 

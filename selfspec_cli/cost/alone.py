@@ -27,6 +27,8 @@ class CostReport:
     """Bytes a second."""
     step_bytes: int
     """Weight bytes that one plain step reads."""
+    seed: int
+    """Of the random tokens and of the order inside blocks (`measure.block_order`)."""
 
     def fit_document(self) -> dict[str, Any]:
         """Return the document of cost_fit.json: how well parts add up to rounds, by law."""
@@ -35,6 +37,9 @@ class CostReport:
     def to_document(self) -> dict[str, Any]:
         """Return everything but the raw samples as plain values."""
         return {
+            "seed": self.seed,
+            "num_blocks": int(self.rows["block"].nunique()),
+            "order": "shuffled for every pair of blocks, the second of a pair backwards",
             "read_bandwidth_bytes_per_s": self.read_bandwidth,
             "step_weight_bytes": self.step_bytes,
             "laws": {
@@ -95,4 +100,5 @@ def measure_alone(
         summaries=summaries,
         read_bandwidth=bandwidth,
         step_bytes=view.step_bytes(),
+        seed=seed,
     )

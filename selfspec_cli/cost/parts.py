@@ -55,11 +55,17 @@ def build_tasks(view: LayerView, plan: CostPlan, seed: int) -> list[Task]:
     """
     plan.check(view.num_layers, view.max_positions)
     scenes = [Scene(view, plan, context, seed) for context in plan.contexts]
-    tasks = [_embed_task(scenes[0])]
+    tasks = [
+        task
+        for scene in scenes
+        for sampling in plan.laws
+        for task in _decoder_tasks(scene, sampling)
+    ]
+    if not plan.parts:
+        return tasks
+    tasks.append(_embed_task(scenes[0]))
     for scene in scenes:
         tasks += _pass_tasks(scene)
-        for sampling in plan.laws:
-            tasks += _decoder_tasks(scene, sampling)
     for sampling in plan.laws:
         # Penalties count the tokens before a position, so only their work grows with the context.
         where = scenes if sampling.penalised else scenes[:1]

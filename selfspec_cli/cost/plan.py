@@ -38,6 +38,8 @@ class CostPlan:
     """One sampling for each law class in use; its class names the law in cost.csv."""
     rounds: tuple[WholeRound, ...] = ()
     """Timed for every law."""
+    parts: bool = True
+    """False times only plain steps and whole rounds."""
     blocks: int = MIN_BLOCKS
     warmup: int = 1
     """Blocks run and thrown away first."""

@@ -57,6 +57,8 @@ def test_json_is_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert [len(at["draft_cost_ratio"]), len(at["verify_cost_ratio"][0])] == [3, 2]
     assert at["floor_ratio"] > 0
     assert document["read_bandwidth_bytes_per_s"] > 0
+    assert [document["seed"], document["num_blocks"]] == [0, 10]
+    assert "backwards" in document["order"], "the order of timing belongs to the output (B07)"
 
 
 @pytest.mark.parametrize(
