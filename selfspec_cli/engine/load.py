@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -130,7 +130,7 @@ def load_tokenizer(options: LoadOptions) -> Any:
     extra = _gguf(options) if options.tokenizer is None else {}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **extra)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             f"cannot load a tokenizer: {_first_line(error)}",
             where=source,
@@ -181,8 +181,8 @@ def _load_weights(options: LoadOptions, config: Any) -> Any:
     placement = {"device_map": options.device_map} if options.device_map else {}
     folder = resolve_folder(options.model)
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, **_gguf(options), **placement
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, output_loading_info=True, **_gguf(options), **placement
         )
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         method = _quantisation_name(quantisation)
@@ -191,9 +191,27 @@ def _load_weights(options: LoadOptions, config: Any) -> Any:
             f"transformers cannot load {what} here: {_first_line(error)}",
             where=f"-m {options.model}",
         ) from None
+    _refuse_made_up_weights(options, model, quantisation, info["missing_keys"])
     if not options.device_map:
         model = model.to(resolve_device(options.device))
     return model.eval()
+
+
+def _refuse_made_up_weights(
+    options: LoadOptions, model: Any, quantisation: Any, missing: Iterable[str]
+) -> None:
+    """Transformers skips unknown methods and fills missing weights at random, with a warning."""
+    if quantisation is not None and getattr(model, "hf_quantizer", None) is None:
+        raise ModelError(
+            f"transformers does not know the quantisation '{_quantisation_name(quantisation)}'",
+            where=f"-m {options.model}",
+        )
+    names = sorted(missing)
+    if names:
+        raise ModelError(
+            f"the checkpoint lacks {len(names)} weights of its model, first {names[0]}",
+            where=f"-m {options.model}",
+        )
 
 
 def _quantisation_name(quantisation: Any) -> str:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from tiny import COMMON, CONFIGS, NAMES, N, build, greedy_policy, library_greedy, prompts
@@ -111,6 +112,16 @@ def test_model_of_one_layer_has_no_exit_to_draft_from(tmp_path):
         read_config(LoadOptions(model=str(tmp_path)))
 
 
+def test_checkpoint_that_lacks_weights_is_refused(tmp_path):
+    """The library would fill them at random and warn."""
+    model = build(**{**COMMON, **CONFIGS["llama"]})
+    weights = model.state_dict()
+    del weights["model.layers.4.mlp.up_proj.weight"]
+    model.save_pretrained(tmp_path, state_dict=weights)
+    with pytest.raises(ModelError, match=r"lacks 1 weights .* model\.layers\.4\.mlp\.up_proj"):
+        load_model(LoadOptions(model=str(tmp_path), device="cpu"), tokenizer=object())
+
+
 def test_folder_without_weights_is_one_message(folders, tmp_path):
     config = (folders / "llama" / "config.json").read_text(encoding="utf-8")
     (tmp_path / "config.json").write_text(config, encoding="utf-8")
@@ -179,8 +190,96 @@ def test_missing_tokenizer_names_the_way_out(tmp_path):
         load_tokenizer(LoadOptions(model=str(tmp_path)))
 
 
+@pytest.mark.parametrize("content", ["", "{", '{"version": "1.0"}', "[1]"])
+def test_torn_tokenizer_is_one_message(content, folders, tmp_path):
+    for file in (folders / "llama").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ModelError, match="cannot load a tokenizer"):
+        load_tokenizer(LoadOptions(model=str(tmp_path)))
+
+
 def test_a43_padding_id_decodes_to_nothing(folders):
     tokenizer = load_tokenizer(LoadOptions(model=str(folders / "llama")))
     assert len(tokenizer) == 260
     assert tokenizer.decode([261]) == ""
     assert tokenizer.decode([*tokenizer("ab").input_ids, 263]) == "ab"
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "a_new_method"])
+def test_quantised_checkpoint_that_cannot_load_is_refused_by_name(method, folders, tmp_path):
+    for file in (folders / "llama").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"] = {"quant_method": method, "bits": 4, "group_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ModelError, match=method):
+        load_model(LoadOptions(model=str(tmp_path), device="cpu"), tokenizer=object())
+
+
+def _write_gguf(path, layers: int = 3, width: int = 32, inner: int = 64) -> None:
+    gguf = pytest.importorskip("gguf", reason="package gguf (extra 'demo') is not installed")
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_block_count(layers)
+    writer.add_context_length(128)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(261)
+    vocabulary = _byte_tokenizer().get_vocab()
+    tokens = [*sorted(vocabulary, key=vocabulary.get), "ab"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] * 4 + [1] * 257)
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    generator = np.random.default_rng(0)
+    shapes = {"token_embd": (261, width), "output": (261, width), "output_norm": (width,)}
+    for i in range(layers):
+        shapes |= {
+            f"blk.{i}.{part}": shape
+            for part, shape in {
+                "attn_q": (width, width),
+                "attn_k": (width // 2, width),
+                "attn_v": (width // 2, width),
+                "attn_output": (width, width),
+                "ffn_gate": (inner, width),
+                "ffn_up": (inner, width),
+                "ffn_down": (width, inner),
+                "attn_norm": (width,),
+                "ffn_norm": (width,),
+            }.items()
+        }
+    for name, shape in shapes.items():
+        scale = 0.3 if len(shape) == 2 else 1.0
+        weight = scale * generator.standard_normal(shape) + (len(shape) == 1)
+        writer.add_tensor(f"{name}.weight", weight.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a41_gguf_loads_and_another_tokenizer_wins_over_its_own(tmp_path):
+    _write_gguf(tmp_path / "tiny.gguf")
+    _byte_tokenizer("other: {{ messages[0].content }}").save_pretrained(tmp_path / "other")
+    options = LoadOptions(
+        model=str(tmp_path / "tiny.gguf"),
+        tokenizer=str(tmp_path / "other"),
+        device="cpu",
+    )
+    loaded = load_model(options)
+    assert loaded.view.num_layers == 3
+    assert loaded.self_check_error < 1e-5
+    assert loaded.tokenizer.chat_template.startswith("other:")
+    assert loaded.tokenizer("hi").input_ids == _byte_tokenizer()("hi").input_ids
+    job = Job(prompt=prompts(range(9, 10))[0], budget=16)
+    policy = greedy_policy(loaded.view)
+    plain = decode_plain(loaded.view, job, policy).output
+    assert decode_speculative(loaded.view, job, policy, 2, 4)[0].output == plain
+    own = load_tokenizer(LoadOptions(model=str(tmp_path / "tiny.gguf")))
+    assert own.chat_template is None, "a template was invented"
