@@ -6,8 +6,8 @@ slows both sides alike.
 """
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -107,9 +107,24 @@ def _prepare(setting: Setting, path: ConfirmPath, max_draft: int) -> _Bench:
         processing = setting.laws(path.request, path.temperature)
         laws = path_laws(setting, prompt, path.tokens, processing)
     job = setting.job(path.request, path.budget)
+    if path.temperature > 0:
+        job = replace(job, stopped=_stops_at_end(path.tokens, job.stopped))
     policy = setting.policy(path.request, path.temperature)
     state = Decoder(setting.loaded.view, job, policy, max_draft=max_draft)
     return _Bench(setting=setting, path=path, state=state, target_laws=laws)
+
+
+def _stops_at_end(
+    tokens: tuple[int, ...], stopped: Callable[[Sequence[int]], bool] | None
+) -> Callable[[Sequence[int]], bool]:
+    """Stop where the path ends too: a log leaves the stop string out of its text."""
+
+    def at_end(output: Sequence[int]) -> bool:
+        if len(output) == len(tokens) and tuple(output) == tokens:
+            return True
+        return stopped is not None and stopped(output)
+
+    return at_end
 
 
 def _row(
