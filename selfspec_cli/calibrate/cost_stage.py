@@ -92,7 +92,8 @@ def run_cost(
     A machine that sleeps between blocks is no problem: a block is timed whole or not at all.
     """
     if not run.stage_done(STAGE):
-        write_table(_measure(run, config, view, plan, progress), run.artefact("cost.csv"))
+        rows = time_blocks(run, STAGE, config, view, plan, progress)
+        write_table(rows, run.artefact("cost.csv"))
     rows = read_table(run.artefact("cost.csv"))
     costs = price(rows, view.layer_kinds)
     if not run.stage_done(STAGE):
@@ -103,13 +104,19 @@ def run_cost(
     return costs
 
 
-def _measure(
-    run: RunDir, config: CalibrateConfig, view: LayerView, plan: CostPlan, progress: Progress
+def time_blocks(
+    run: RunDir,
+    name: str,
+    config: CalibrateConfig,
+    view: LayerView,
+    plan: CostPlan,
+    progress: Progress,
 ) -> pd.DataFrame:
-    shards = [run.shard_path(STAGE, block) for block in range(plan.blocks)]
+    """Time a plan's blocks, one shard a block; blocks finished earlier are kept."""
+    shards = [run.shard_path(name, block) for block in range(plan.blocks)]
     start = next((at for at, shard in enumerate(shards) if not shard.exists()), plan.blocks)
     if start < plan.blocks:
-        with progress.stage("cost", 1.0) as stage:
+        with progress.stage(name, 1.0) as stage:
             done = 0.0
 
             def told(samples: int, total: int) -> None:
@@ -124,8 +131,17 @@ def _measure(
     return pd.concat([read_table(shard) for shard in shards], ignore_index=True)
 
 
-def price(rows: pd.DataFrame, layer_kinds: Sequence[str]) -> Costs:
-    """Surfaces and fits of every law in cost.csv; pure function of its rows."""
+def price(
+    rows: pd.DataFrame, layer_kinds: Sequence[str], extra: pd.DataFrame | None = None
+) -> Costs:
+    """Surfaces and fits of every law in cost.csv; pure function of its rows.
+
+    Args:
+        rows: cost.csv.
+        layer_kinds: kind of each of the N layers.
+        extra: cost_rounds.csv, whole rounds timed later; used where parts do not add up.
+    """
+    whole = rows if extra is None else pd.concat([rows, at_pace_of(rows, extra)])
     laws = sorted(set(rows.loc[rows["part"] == "ar", "law"]))
     surfaces: dict[str, CostSurface] = {}
     fits: dict[str, CostFit] = {}
@@ -134,6 +150,19 @@ def price(rows: pd.DataFrame, layer_kinds: Sequence[str]) -> Costs:
         fits[law] = fit_correction(surface, rows)
         surface = fits[law].apply(surface)
         if fits[law].mode == "whole_rounds":
-            surface = surface.with_whole_rounds(rows)
+            surface = surface.with_whole_rounds(whole)
         surfaces[law] = surface
     return Costs(surfaces=surfaces, fits=fits)
+
+
+def at_pace_of(rows: pd.DataFrame, extra: pd.DataFrame) -> pd.DataFrame:
+    """Rescale later rounds so that plain steps of both visits take equally long.
+
+    The machine may run at another pace the second time; ratios to a plain step are what counts.
+    """
+    keys = ["law", "context"]
+    first = rows.loc[rows["part"] == "ar"].groupby(keys)["seconds"].mean()
+    second = extra.loc[extra["part"] == "ar"].groupby(keys)["seconds"].mean()
+    pace = (first / second).rename("pace").reset_index()
+    rounds = extra.loc[extra["part"] == "round"].merge(pace, on=keys, how="left")
+    return rounds.assign(seconds=rounds["seconds"] * rounds["pace"]).drop(columns="pace")

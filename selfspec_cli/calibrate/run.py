@@ -10,6 +10,7 @@ import pandas as pd
 
 from selfspec_cli.calibrate.confirm_stage import choose, confirm_paths, run_confirm
 from selfspec_cli.calibrate.cost_stage import Costs, cost_plan, price, run_cost
+from selfspec_cli.calibrate.finalist_stage import ARTEFACT, STAGE, misses, run_finalists
 from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options
 from selfspec_cli.calibrate.observe_stage import run_observe
 from selfspec_cli.calibrate.progress import Progress
@@ -144,7 +145,11 @@ def _from_files(prepared: Prepared) -> Outcome:
     return Outcome(
         run=run,
         inputs=prepared.inputs,
-        costs=price(read_table(run.artefact("cost.csv")), stages["cost"]["layer_kinds"]),
+        costs=price(
+            read_table(run.artefact("cost.csv")),
+            stages["cost"]["layer_kinds"],
+            read_table(run.artefact(ARTEFACT)) if run.stage_done(STAGE) else None,
+        ),
         walk=read_table(run.artefact("walk.parquet")),
         grid=read_table(run.artefact("grid.csv")),
         confirm=table if last == "confirm" else None,
@@ -159,6 +164,9 @@ def _stages(prepared: Prepared, loaded: LoadedModel, progress: Progress) -> Outc
     shards = run_observe(run, config, setting, requests, layers, progress)
     plan = cost_plan(config, loaded.view, requests, layers)
     costs = run_cost(run, config, loaded.view, plan, progress)
+    if misses(costs):
+        extra = run_finalists(run, config, loaded.view, plan, costs, progress)
+        costs = price(read_table(run.artefact("cost.csv")), loaded.view.layer_kinds, extra)
     walk, grid = run_walk(run, config, costs, layers, progress)
     confirm = sweep = None
     if config.sweep == "decode":

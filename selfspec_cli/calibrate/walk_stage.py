@@ -40,31 +40,46 @@ def _write(
     exit_layers: Sequence[int],
     progress: Progress,
 ) -> None:
+    table, left_out = walk_paths(run, config, costs, exit_layers)
+    for reason, count in left_out.items():
+        if count:
+            progress.note(f"{count} paths are not walked: {reason.replace('_', ' ')}")
     observations = read_table(run.artefact("observations.parquet"))
     requests = read_table(run.artefact("requests.parquet"))
-    paths = read_table(run.artefact("paths.parquet"))
-    coins = build_paths(observations, paths, requests, exit_layers)
-    walkable, dropped = split_walkable(coins)
-    priced, beyond = split_priced(walkable, costs)
-    if dropped:
-        progress.note(f"{len(dropped)} paths hold a token of probability 0 and are not walked")
-    if beyond:
-        progress.note(f"{len(beyond)} paths are longer than the contexts timed and not walked")
-    lengths = resolve_draft_lengths(config.draft_lengths)
-    table = walk(priced, exit_layers, lengths, costs.surfaces)
     grid = build_grid(table, requests, costs.surfaces, config.context_edges, seed=config.seed)
     write_table(table, run.artefact("walk.parquet"))
     write_table(grid, run.artefact("grid.csv"))
     write_table(acceptance_table(observations, requests), run.artefact("acceptance.csv"))
+    lengths = resolve_draft_lengths(config.draft_lengths)
     cells = len(exit_layers) * len(lengths) * table["temperature"].nunique()
     run.finish_stage(
         STAGE,
         ARTEFACTS,
         cells=cells,
-        paths=len(priced),
-        paths_with_zero_probability=len(dropped),
-        paths_beyond_timed_contexts=len(beyond),
+        paths=table["path_id"].nunique(),
+        not_walked=left_out,
     )
+
+
+def walk_paths(
+    run: RunDir, config: CalibrateConfig, costs: Costs, exit_layers: Sequence[int]
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Walk the run's observed paths; returns the table and how many paths were left out, why."""
+    coins = build_paths(
+        read_table(run.artefact("observations.parquet")),
+        read_table(run.artefact("paths.parquet")),
+        read_table(run.artefact("requests.parquet")),
+        exit_layers,
+    )
+    walkable, dropped = split_walkable(coins)
+    priced, beyond = split_priced(walkable, costs)
+    lengths = resolve_draft_lengths(config.draft_lengths)
+    table = walk(priced, exit_layers, lengths, costs.surfaces)
+    left_out = {
+        "a_token_has_probability_0": len(dropped),
+        "contexts_beyond_those_timed": len(beyond),
+    }
+    return table, left_out
 
 
 def split_priced(
