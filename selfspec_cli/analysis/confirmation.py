@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from selfspec_cli.analysis.grid import rank_cells
 
@@ -145,8 +146,10 @@ def rounds_z(
     """Difference of rounds per committed token, decoded less walked, in standard errors.
 
     Both are ratios of sums over paths; their linearised residuals differ path by path, and the
-    spread of that difference over paths is the error (paired: same prompts). Missing below two
-    paths, 0 where both agree on every path.
+    spread of that difference over paths is the error (paired: same prompts). With few paths that
+    error is itself uncertain, so the ratio is read from Student's t with n-1 degrees and given as
+    the normal deviate of equal tail probability: |z| > 3 is as rare with 4 paths as with 400.
+    Missing below two paths, 0 where both agree on every path.
     """
     walked = predicted.sum() / path_tokens.sum()
     decoded = rounds.sum() / tokens.sum()
@@ -160,7 +163,10 @@ def rounds_z(
     difference = float(decoded - walked)
     if abs(difference) < 1e-9:
         return 0.0
-    return difference / error if error > 0 else None
+    if error <= 0:
+        return None
+    tail = stats.t.logsf(abs(difference) / error, n - 1)
+    return float(np.sign(difference) * stats.norm.isf(np.exp(tail)))
 
 
 def median_and_worst_error(summary: pd.DataFrame) -> tuple[float, float]:
