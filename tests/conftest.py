@@ -25,3 +25,11 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no folder {folder.name!r} beside the checkout; set SELFSPEC_SHARED to it")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory) -> Path:
+    """Folder of a random GPT-2 of 4 layers with a byte tokenizer and a chat template."""
+    from checkpoints import random_model, save_checkpoint  # torch only where it is needed
+
+    return save_checkpoint(random_model(), tmp_path_factory.mktemp("tiny") / "gpt2")

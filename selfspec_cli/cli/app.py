@@ -5,7 +5,6 @@ import sys
 from types import FrameType
 from typing import Any
 
-import click
 import typer
 
 from selfspec_cli import __version__
@@ -44,17 +43,31 @@ app.command()(bench)
 app.command("demo-model")(demo_model)
 
 
+WrongUsage: Any = typer.BadParameter.__mro__[2]
+"""ClickException of the click that typer brings: its own copy, or the package for old typers."""
+
+
 class _TerminatedError(BaseException):
     """SIGTERM arrived; unwinds like Ctrl-C so that nothing is left half-written."""
+
+
+class _InterruptedError(BaseException):
+    """Ctrl-C. Typer's releases turn KeyboardInterrupt into different things; this passes them."""
 
 
 def _on_sigterm(_signum: int, _frame: FrameType | None) -> None:
     raise _TerminatedError
 
 
+def _on_sigint(_signum: int, _frame: FrameType | None) -> None:
+    raise _InterruptedError
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run the program and leave with its exit code; no error of a user's becomes a traceback."""
     signal.signal(signal.SIGTERM, _on_sigterm)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
+        signal.signal(signal.SIGINT, _on_sigint)
     sys.exit(_run(argv))
 
 
@@ -63,15 +76,15 @@ def _run(argv: list[str] | None) -> int:
     try:
         result = command.main(args=argv, prog_name="selfspec", standalone_mode=False)
     except SelfspecError as error:
-        click.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {error}", err=True)
         return error.exit_code
-    except click.ClickException as error:
+    except WrongUsage as error:
         error.show()
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; the same command goes on from here", err=True)
+    except (_InterruptedError, KeyboardInterrupt, typer.Abort):
+        typer.echo("interrupted; the same command goes on from here", err=True)
         return EXIT_INTERRUPTED
     except _TerminatedError:
-        click.echo("terminated; the same command goes on from here", err=True)
+        typer.echo("terminated; the same command goes on from here", err=True)
         return EXIT_TERMINATED
     return result if isinstance(result, int) else 0

@@ -1,8 +1,6 @@
 """`selfspec demo-model`: fetch and convert the demo model once."""
 
-import sys
-
-import click
+import typer
 
 
 def demo_model() -> None:
@@ -15,4 +13,4 @@ def demo_model() -> None:
     """
     from selfspec_cli.engine.demo import fetch_demo_model
 
-    fetch_demo_model(lambda text: click.echo(text, file=sys.stderr))
+    fetch_demo_model(lambda text: typer.echo(text, err=True))
