@@ -10,6 +10,7 @@ from selfspec_cli.analysis.grid import rank_cells
 
 NUM_SPREAD_LAYERS = 4  # deliberately different exit layers among the cells of a temperature
 NUM_SPREAD_LENGTHS = 3
+SMALLEST_LOG_TAIL = -700.0  # 1e-304, |z| = 37; below it the deviate would be infinite
 CELL_KEYS = ["temperature", "exit_layer", "draft_length"]
 
 
@@ -165,7 +166,7 @@ def rounds_z(
         return 0.0
     if error <= 0:
         return None
-    tail = stats.t.logsf(abs(difference) / error, n - 1)
+    tail = max(stats.t.logsf(abs(difference) / error, n - 1), SMALLEST_LOG_TAIL)
     return float(np.sign(difference) * stats.norm.isf(np.exp(tail)))
 
 

@@ -1,5 +1,8 @@
 """Which cells and paths are decoded, and what the decodes say of the predictions."""
 
+import math
+from statistics import NormalDist
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -143,6 +146,11 @@ def confirm_rows(temperature=0.7):
     return rows if temperature else rows.assign(exact=[True, False])
 
 
+def cauchy_as_normal(t):
+    """Normal deviate as rare as t with one degree of freedom."""
+    return NormalDist().inv_cdf(0.5 + math.atan(t) / math.pi)
+
+
 def test_a_summary_by_hand():
     (row,) = summarise_confirm(confirm_rows()).to_dict("records")
     assert row["num_paths"] == 2
@@ -155,8 +163,8 @@ def test_a_summary_by_hand():
     assert row["free_rounds_per_token"] == pytest.approx(26 / 40)
     # Linearised residuals over the mean of 20 tokens: walked (5 - 6.25)/20 and (20 - 18.75)/20,
     # decoded (4 - 6.5)/20 and (22 - 19.5)/20; their differences -+0.0625 have the standard error
-    # 0.0625, and 26/40 - 25/40 = 0.025.
-    assert row["rounds_z"] == pytest.approx(0.025 / 0.0625)
+    # 0.0625, and 26/40 - 25/40 = 0.025: t = 0.4 with one degree of freedom (a Cauchy law).
+    assert row["rounds_z"] == pytest.approx(cauchy_as_normal(0.4))
     assert row["exact"] is None
 
 
@@ -176,6 +184,14 @@ def test_rounds_that_agree_everywhere_are_no_deviation():
     tokens = pd.Series([10, 20, 15])
     assert rounds_z(same, tokens, same, tokens) == 0.0
     assert rounds_z(same[:1], tokens[:1], same[:1], tokens[:1]) is None, "one path has no spread"
+
+
+def test_a_deviation_beyond_all_measure_stays_a_number():
+    tokens = pd.Series([100.0] * 2000)
+    walked = tokens * 0.5 + np.tile([0.1, -0.1], 1000)
+    z = rounds_z(walked, tokens, walked * 2, tokens)
+    assert z is not None
+    assert 30 < z < 1000, f"z = {z} is no number a report can hold"
 
 
 def simulated_z(n, shift, rng):

@@ -1,5 +1,8 @@
 """Full replay beside the walk: the right rows are paired, and the figures add up by hand."""
 
+import math
+from statistics import NormalDist
+
 import pandas as pd
 import pytest
 
@@ -47,8 +50,9 @@ def test_z_of_a_cell_by_hand():
     """One round more on paths of 10 and 30 tokens: residuals 0.5 and -0.5 over a mean of 20."""
     table = compare_sweep(sweep_rows(), walk_rows()).set_index(["temperature", "draft_length"])
     # decoded 0.8 a token: (8.5 - 8)/20 and (23.5 - 24)/20; the walk's residuals are 0. Their
-    # standard error is 0.025, and the difference 0.05.
-    assert table.loc[(0.7, 1), "rounds_z"] == pytest.approx(0.05 / 0.025)
+    # standard error is 0.025, and the difference 0.05: t = 2 with one degree of freedom.
+    as_rare = NormalDist().inv_cdf(0.5 + math.atan(2.0) / math.pi)
+    assert table.loc[(0.7, 1), "rounds_z"] == pytest.approx(as_rare)
 
 
 def test_requests_the_walk_left_out_do_not_count():
