@@ -27,8 +27,9 @@ def _swept(name: str, epsilon: float):
     A cell meets nine prompts over the variants, a prompt two cells of each model.
     """
     at = VARIANTS.index((name, epsilon))
-    cells = CELLS if epsilon == 1.0 else CELLS[at // 2 % 2 :: 2]
-    return sweep(_view(name, epsilon), PROMPTS, budget=BUDGET, offset=5 * at, cells=cells)
+    half = slice(at // 2 % 2, None, 2)
+    cells, texts = (CELLS, PROMPTS) if epsilon == 1.0 else (CELLS[half], PROMPTS[half])
+    return sweep(_view(name, epsilon), texts, budget=BUDGET, offset=5 * at, cells=cells)
 
 
 @pytest.mark.parametrize(("name", "epsilon"), VARIANTS)
