@@ -138,7 +138,7 @@ def check_exact(confirm: pd.DataFrame) -> None:
         ExactnessError: names the first such decode and how many there are.
     """
     greedy = confirm.loc[confirm["temperature"] == 0.0]
-    wrong = greedy.loc[~greedy["exact"].astype(bool) & ~greedy["is_tie"].fillna(False).astype(bool)]
+    wrong = greedy.loc[~greedy["exact"].eq(True) & ~greedy["is_tie"].eq(True)]
     if len(wrong):
         first = wrong.iloc[0]
         raise ExactnessError(

@@ -133,8 +133,11 @@ def _last_stage(config: CalibrateConfig) -> str:
 
 
 def _complete(prepared: Prepared) -> bool:
+    run = prepared.run
     stages = ("observe", "cost", "walk", _last_stage(prepared.config))
-    return prepared.run.resumed and all(prepared.run.stage_done(stage) for stage in stages)
+    # A run that ended in an error, or before its shards were cleared, has all stages but no end.
+    ended = run.resumed and run.manifest.get("status") == "done"
+    return ended and all(run.stage_done(stage) for stage in stages)
 
 
 def _from_files(prepared: Prepared) -> Outcome:

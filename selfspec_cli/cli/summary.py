@@ -169,8 +169,8 @@ def _exactness(table: pd.DataFrame) -> str:
     greedy = table.loc[table["temperature"] == 0.0]
     if not len(greedy):
         return "No greedy decode to compare."
-    equal = int(greedy["exact"].astype(bool).sum())
-    ties = int(greedy["is_tie"].fillna(False).astype(bool).sum())
+    equal = int(greedy["exact"].eq(True).sum())
+    ties = int(greedy["is_tie"].eq(True).sum())
     if equal == len(greedy):
         return f"Lossless: all {equal} greedy decodes equal plain decoding."
     return f"{equal} of {len(greedy)} greedy decodes equal plain decoding, {ties} numeric ties."
