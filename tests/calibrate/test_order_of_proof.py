@@ -1,0 +1,100 @@
+"""Predictions are fixed before they are confirmed, and a difference in output stops the run."""
+
+import pytest
+from calibrate_helpers import command, manifest
+from checkpoints import run_cli, trace_rows, write_trace
+
+from selfspec_cli.calibrate import confirm_stage
+from selfspec_cli.engine.decoder import Decoder
+from selfspec_cli.storage import read_table
+from selfspec_cli.storage.files import file_sha256
+
+SMALL = """
+exit_layers: 1,3
+draft_lengths: 2
+confirm: {cells: 4, requests: 2, min_tokens: 4}
+"""
+PREDICTIONS = ("cost.csv", "cost_fit.json", "walk.parquet", "grid.csv")
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return write_trace(tmp_path / "t.jsonl", trace_rows(6, max_tokens=12))
+
+
+def test_predictions_are_hashed_before_the_first_confirming_decode(
+    tiny_checkpoint, trace, tmp_path, monkeypatch
+):
+    """The manifest, read at every confirm decode, already holds the files' final hashes."""
+    run, seen, real = tmp_path / "run", [], confirm_stage.confirm_path
+
+    def watched(*args, **options):
+        listed = manifest(run)["artefacts"]
+        seen.append({name: listed[name]["sha256"] for name in PREDICTIONS})
+        assert not (run / "confirm.csv").exists()
+        return real(*args, **options)
+
+    monkeypatch.setattr(confirm_stage, "confirm_path", watched)
+    argv = command(tiny_checkpoint, trace, tmp_path, config_text=SMALL)
+    assert run_cli(*argv) == 0
+    assert len(seen) == 4, "two paths at each of two temperatures"
+    now = {name: file_sha256(run / name) for name in PREDICTIONS}
+    for at, hashes in enumerate(seen):
+        assert hashes == now, f"changed after confirm decode {at}"
+
+
+def test_without_predictions_nothing_is_confirmed(tiny_checkpoint, trace, tmp_path, monkeypatch):
+    """Broken twin: a walk stage that was not finished is caught before any decode."""
+    import selfspec_cli.calibrate.run as module
+
+    real = module.run_walk
+
+    def unfinished(run, *rest):
+        found = real(run, *rest)
+        run.set_stage("walk", "running")
+        return found
+
+    monkeypatch.setattr(module, "run_walk", unfinished)
+    with pytest.raises(RuntimeError, match="before they are confirmed"):
+        run_cli(*command(tiny_checkpoint, trace, tmp_path, config_text=SMALL))
+
+
+def roll_back_one_too_few(monkeypatch):
+    """Broken twin: a round leaves the slot of a rejected draft in the cache."""
+    real = Decoder._roll_back
+
+    def short(self):
+        written = [lengths[0] for lengths in self.cache.lengths]
+        real(self)
+        if len(self.output) > 1:  # in a round, not where a decode begins again
+            held = self.cache.lengths[0][0]
+            self.cache.lengths = [[min(held + 1, before)] for before in written]
+
+    monkeypatch.setattr(Decoder, "_roll_back", short)
+
+
+@pytest.mark.parametrize("sweep", ["walk", "decode"])
+def test_a_wrong_rollback_ends_with_code_1_and_the_first_difference(
+    tiny_checkpoint, trace, tmp_path, monkeypatch, capsys, sweep
+):
+    config = SMALL + f"sweep: {sweep}\ntemperatures: 0\n"
+    argv = command(tiny_checkpoint, trace, tmp_path, config_text=config)
+    with monkeypatch.context() as patch:
+        roll_back_one_too_few(patch)
+        assert run_cli(*argv) == 1
+    said = capsys.readouterr().err
+    name = "sweep.csv" if sweep == "decode" else "confirm.csv"
+    rows = read_table(tmp_path / "run" / name)
+    wrong = rows.loc[~rows["exact"].eq(True)]
+    assert len(wrong) >= 2, "the twin is hardly wrong, so the test shows little"
+    first = wrong.iloc[0]
+    assert f"{len(wrong)} of {len(rows)} greedy decodes differ" in said
+    assert f"exit layer {first['exit_layer']}, draft length {first['draft_length']}" in said
+    assert f"output position {first['first_difference']:.0f}" in said
+    assert f"top-2 gap {first['top2_gap']:.3g}" in said
+    assert str(first["request_id"]) in said
+    assert "Traceback" not in said
+    assert manifest(tmp_path / "run")["status"] == "incomplete"
+
+    assert run_cli(*argv) == 1, "a rerun must not call the same files lossless"
+    assert "greedy decodes differ" in capsys.readouterr().err
