@@ -69,9 +69,10 @@ def choose_paths(walk: pd.DataFrame, temperature: float, count: int, min_tokens:
         min_tokens: least output tokens of a path; where too few have them the longest are taken.
 
     Returns:
-        path_ids, in order of prompt length.
+        path_ids, in order of prompt length. A path of one token has nothing to decode: left out.
     """
-    rows = walk.loc[walk["temperature"] == temperature].drop_duplicates("path_id")
+    usable = (walk["temperature"] == temperature) & (walk["committed"] > 0)
+    rows = walk.loc[usable].drop_duplicates("path_id")
     rows = rows.sort_values(["committed", "path_id"], ascending=[False, True])
     rows = rows.drop_duplicates("group_id")
     enough = rows.loc[rows["committed"] + 1 >= min_tokens]
@@ -106,7 +107,13 @@ def summarise_confirm(confirm: pd.DataFrame) -> pd.DataFrame:
         decoding; missing at T > 0).
     """
     rows = [_summary(cell) for _, cell in confirm.groupby(CELL_KEYS, sort=True)]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS))
+
+
+SUMMARY_COLUMNS = (
+    *CELL_KEYS, "num_paths", "num_tokens", "predicted_speedup", "measured_speedup", "error",
+    "coin_error", "predicted_rounds_per_token", "free_rounds_per_token", "rounds_z", "exact",
+)  # fmt: skip
 
 
 def _summary(cell: pd.DataFrame) -> dict[str, object]:
@@ -125,7 +132,7 @@ def _summary(cell: pd.DataFrame) -> dict[str, object]:
         "error": predicted / measured - 1,
         "coin_error": priced / measured - 1,
         "predicted_rounds_per_token": cell["predicted_rounds"].sum() / cell["committed"].sum(),
-        "free_rounds_per_token": rounds.sum() / committed.sum(),
+        "free_rounds_per_token": rounds.sum() / committed.sum() if committed.sum() else None,
         "rounds_z": rounds_z(cell["predicted_rounds"], cell["committed"], rounds, committed),
         "exact": cell["exact"].astype(float).mean() if greedy else None,
     }
@@ -150,15 +157,15 @@ def rounds_z(
     spread of that difference over paths is the error (paired: same prompts). With few paths that
     error is itself uncertain, so the ratio is read from Student's t with n-1 degrees and given as
     the normal deviate of equal tail probability: |z| > 3 is as rare with 4 paths as with 400.
-    Missing below two paths, 0 where both agree on every path.
+    Missing below two paths or without a committed token, 0 where both agree on every path.
     """
+    n = len(predicted)
+    if n < 2 or path_tokens.sum() == 0 or tokens.sum() == 0:
+        return None
     walked = predicted.sum() / path_tokens.sum()
     decoded = rounds.sum() / tokens.sum()
     residual_walked = (predicted - walked * path_tokens) / path_tokens.mean()
     residual_decoded = (rounds - decoded * tokens) / tokens.mean()
-    n = len(predicted)
-    if n < 2:
-        return None
     gaps = (residual_decoded - residual_walked).to_numpy(dtype=np.float64)
     error = float(np.std(gaps, ddof=1) / np.sqrt(n))
     difference = float(decoded - walked)

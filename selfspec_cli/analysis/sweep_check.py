@@ -25,7 +25,13 @@ def compare_sweep(sweep: pd.DataFrame, walk: pd.DataFrame) -> pd.DataFrame:
     )
     joined = joined.loc[(joined["committed"] > 0) & (joined["committed_walk"] > 0)]
     rows = [_compare(cell) for _, cell in joined.groupby(CELL_KEYS, sort=True)]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+COLUMNS = (
+    *CELL_KEYS, "num_requests", "walked_rounds_per_token", "decoded_rounds_per_token", "rounds_z",
+    "predicted_speedup", "measured_speedup",
+)  # fmt: skip
 
 
 def _compare(cell: pd.DataFrame) -> dict[str, object]:

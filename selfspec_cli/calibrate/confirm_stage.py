@@ -27,17 +27,24 @@ def run_confirm(
     costs: Costs,
     paths: Sequence[ConfirmPath],
     progress: Progress,
-) -> pd.DataFrame:
+) -> pd.DataFrame | None:
     """Write confirm.csv, one row a (path, cell, repeat); a finished path is not decoded again.
 
     Predictions are on disk and hashed in the manifest before the first decode here: the walk's
     stage must be done.
+
+    Returns:
+        The table; None, and no file, where no path has anything to decode.
 
     Raises:
         ExactnessError: a greedy output differed from plain decoding beyond a numeric tie.
     """
     if not run.stage_done("walk"):
         raise RuntimeError("predictions must be written before they are confirmed")
+    if not paths:
+        progress.note("no path has anything to draft: nothing is confirmed")
+        run.finish_stage(STAGE, [], rows=0)
+        return None
     if not run.stage_done(STAGE):
         table = _decode_all(run, config, setting, costs, paths, progress)
         write_table(table, run.artefact("confirm.csv"))

@@ -144,7 +144,8 @@ def _from_files(prepared: Prepared) -> Outcome:
     run = prepared.run
     stages = run.manifest["stages"]
     last = _last_stage(prepared.config)
-    table = read_table(run.artefact(f"{last}.csv")) if last != "walk" else None
+    written = last != "walk" and run.artefact(f"{last}.csv").exists()
+    table = read_table(run.artefact(f"{last}.csv")) if written else None
     return Outcome(
         run=run,
         inputs=prepared.inputs,
@@ -174,7 +175,7 @@ def _stages(prepared: Prepared, loaded: LoadedModel, progress: Progress) -> Outc
     confirm = sweep = None
     if config.sweep == "decode":
         sweep = run_sweep(run, config, setting, requests, layers, progress)
-    elif config.confirm.cells > 0 and len(walk):
+    elif config.confirm.cells > 0:
         _, wanted = choose(config, walk, grid)
         paths = confirm_paths(shards, requests, wanted, layers)
         confirm = run_confirm(run, config, setting, costs, paths, progress)

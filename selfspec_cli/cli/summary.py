@@ -23,13 +23,16 @@ MAX_BUCKETS = 16  # rows shown of the bucket table; grid.csv has all
 def print_outcome(outcome: Outcome) -> None:
     """Print the run on stdout: buckets, costs, predictions beside measurements."""
     console = Console(highlight=False)
-    console.print(_bucket_table(outcome.grid))
+    if _num_ranked(outcome):
+        console.print(_bucket_table(outcome.grid))
     for line in _cost_lines(outcome):
         console.print(line, markup=False)
     if outcome.confirm is not None:
         console.print(_confirm_table(summarise_confirm(outcome.confirm)))
     if outcome.sweep is not None:
-        console.print(_sweep_table(compare_sweep(outcome.sweep, outcome.walk)))
+        compared = compare_sweep(outcome.sweep, outcome.walk)
+        if len(compared):
+            console.print(_sweep_table(compared))
     for line in _closing_lines(outcome):
         console.print(line, markup=False)
 
@@ -144,10 +147,13 @@ def _sweep_table(compared: pd.DataFrame) -> Table:
 def _closing_lines(outcome: Outcome) -> list[str]:
     inputs, stages = outcome.inputs, outcome.run.manifest["stages"]
     lines = [
-        f"{stages['walk']['cells']} cells ranked with 0 speculative decodes, on "
+        f"{_num_ranked(outcome)} cells ranked with 0 speculative decodes, on "
         f"{stages['walk']['paths']} observed paths of {len(inputs.requests)} requests."
     ]
-    if outcome.confirm is not None and len(outcome.confirm):
+    if left_out := {reason: n for reason, n in _not_walked(outcome).items() if n}:
+        told = "; ".join(f"{n}: {reason.replace('_', ' ')}" for reason, n in left_out.items())
+        lines.append(f"Paths not walked, {told}.")
+    if outcome.confirm is not None:
         median, worst = median_and_worst_error(summarise_confirm(outcome.confirm))
         lines.append(
             f"Predicted against measured: median error {median:.1%}, worst {worst:.1%}. "
@@ -161,8 +167,20 @@ def _closing_lines(outcome: Outcome) -> list[str]:
     left = f", {inputs.num_left_out} beyond the limit" if inputs.num_left_out else ""
     skipped = f", skipped: {skips}" if skips else ", none skipped"
     lines.append(f"Read {inputs.num_read} rows, used {used}{left}{skipped}.")
-    lines.append(f"{_verdict(outcome.grid)} Files: {outcome.run.path}")
+    lines.append(f"{_verdict(outcome)} Files: {outcome.run.path}")
     return lines
+
+
+def _not_walked(outcome: Outcome) -> Mapping[str, int]:
+    """Paths left out of the walk, by reason."""
+    counts: Mapping[str, int] = outcome.run.manifest["stages"]["walk"]["not_walked"]
+    return counts
+
+
+def _num_ranked(outcome: Outcome) -> int:
+    """(L, k, T) cells with a predicted speedup over all traffic."""
+    pooled = outcome.grid.loc[outcome.grid["evidence"] == "all", "predicted_speedup"]
+    return int(pooled.notna().sum())
 
 
 def _exactness(table: pd.DataFrame) -> str:
@@ -176,10 +194,12 @@ def _exactness(table: pd.DataFrame) -> str:
     return f"{equal} of {len(greedy)} greedy decodes equal plain decoding, {ties} numeric ties."
 
 
-def _verdict(grid: pd.DataFrame) -> str:
-    best = best_cells(grid.loc[grid["evidence"] == "all"])
+def _verdict(outcome: Outcome) -> str:
+    best = best_cells(outcome.grid.loc[outcome.grid["evidence"] == "all"])
     if best.empty:
-        return "No cell could be priced."
+        short = outcome.walk["committed"].sum() == 0 and not any(_not_walked(outcome).values())
+        why = " Too few drafted tokens: no output goes beyond its first token." if short else ""
+        return f"No cell could be priced.{why}"
     said = [
         f"T={row['temperature']:g}: L={row['exit_layer']:.0f}, k={row['draft_length']:.0f} at "
         f"{row['predicted_speedup']:.2f}x"
@@ -198,7 +218,7 @@ def outcome_document(outcome: Outcome) -> dict[str, Any]:
     document: dict[str, Any] = {
         "schema_version": outcome.run.manifest["schema_version"],
         "run": outcome.run.path.name,
-        "cells": stages["walk"]["cells"],
+        "cells": _num_ranked(outcome),
         "speculative_decodes_to_rank": 0,
         "paths": stages["walk"]["paths"],
         "read": outcome.run.manifest["read"],
