@@ -1,5 +1,6 @@
 """`selfspec`: entry point, and the one place where errors become messages and exit codes."""
 
+import io
 import signal
 import sys
 from types import FrameType
@@ -11,6 +12,7 @@ from selfspec_cli import __version__
 from selfspec_cli.cli.bench import bench
 from selfspec_cli.cli.calibrate import calibrate
 from selfspec_cli.cli.demo_model import demo_model
+from selfspec_cli.cli.visible import visible
 from selfspec_cli.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, SelfspecError
 
 app = typer.Typer(
@@ -65,6 +67,9 @@ def _on_sigint(_signum: int, _frame: FrameType | None) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the program and leave with its exit code; no error of a user's becomes a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a label must not end a run in an ASCII locale
+            stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _on_sigterm)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
         signal.signal(signal.SIGINT, _on_sigint)
@@ -76,7 +81,7 @@ def _run(argv: list[str] | None) -> int:
     try:
         result = command.main(args=argv, prog_name="selfspec", standalone_mode=False)
     except SelfspecError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo("error: " + visible(str(error), keep="\n"), err=True)
         return error.exit_code
     except WrongUsage as error:
         error.show()

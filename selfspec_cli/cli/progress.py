@@ -15,6 +15,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from selfspec_cli.cli.visible import visible
+
 LINE_EVERY_S = 20.0  # seconds between plain lines of one stage
 
 
@@ -70,4 +72,4 @@ class TerminalProgress:
 
     def note(self, text: str) -> None:
         """Print one line."""
-        self._console.print(text, markup=False)
+        self._console.print(visible(text), markup=False)

@@ -15,6 +15,7 @@ from selfspec_cli.analysis.sweep_check import compare_sweep
 from selfspec_cli.buckets import context_label
 from selfspec_cli.calibrate.estimate import Estimate
 from selfspec_cli.calibrate.run import Outcome
+from selfspec_cli.cli.visible import visible
 from selfspec_cli.trace import describe_skips
 
 MAX_BUCKETS = 16  # rows shown of the bucket table; grid.csv has all
@@ -34,7 +35,7 @@ def print_outcome(outcome: Outcome) -> None:
         if len(compared):
             console.print(_sweep_table(compared))
     for line in _closing_lines(outcome):
-        console.print(line, markup=False)
+        console.print(visible(line), markup=False)
 
 
 def best_cells(grid: pd.DataFrame) -> pd.DataFrame:
@@ -91,7 +92,7 @@ def _number(value: Any) -> str:
 
 def _safe(text: str) -> str:
     """A label on one line, control characters escaped, markup shown as text."""
-    return escape("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
+    return escape(visible(text))
 
 
 def _cost_lines(outcome: Outcome) -> list[str]:
@@ -252,6 +253,6 @@ def print_estimate(found: Estimate) -> None:
         + f", together {found.minutes:.1f}",
         f"peak memory: {found.peak_memory_bytes / 2**30:.1f} GiB",
         "first request as the model will see it:",
-        found.first_request,
+        visible(found.first_request, keep="\n"),
     ):
         console.print(line, markup=False)
