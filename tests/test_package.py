@@ -1,6 +1,7 @@
 """The package as users get it: a wheel in an empty environment, and the two set-up commands."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -128,3 +129,28 @@ def test_sample_trace_is_read_without_a_skipped_row():
 
     read = read_traces([resolve_trace("sample")])
     assert len(read.requests) == 48, f"{len(read.requests)} of 48, skipped: {read.skips}"
+
+
+def test_installed_program_calibrates_demo_on_sample_with_a_preset(
+    installed, tiny_checkpoint, tmp_path
+):
+    """`-m demo -t sample -c quickstart` in a folder of its own; the demo model's place in the
+    user's cache holds a tiny checkpoint here, so that nothing is downloaded."""
+    from selfspec_cli.engine.demo import FOLDER
+
+    cache = tmp_path / "cache"
+    shutil.copytree(tiny_checkpoint, cache / "selfspec" / FOLDER)
+    folder = tmp_path / "anywhere"
+    folder.mkdir()
+    done = subprocess.run(
+        [
+            installed / "bin" / "selfspec", "calibrate", "-m", "demo", "-t", "sample",
+            "-c", "quickstart", "-o", "run", "--limit", "6", "--max-tokens", "4",
+            "--draft-lengths", "1,2", "--json", "-q",
+        ],
+        cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["read"]["read"] == 48
+    assert (folder / "run" / "grid.csv").exists()
