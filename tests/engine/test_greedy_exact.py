@@ -22,20 +22,20 @@ def _view(name: str, epsilon: float):
 
 @functools.cache
 def _swept(name: str, epsilon: float):
-    """All 48 cells of a model, every other cell of its damped twin, over rotating prompts.
+    """All 48 cells of a model, a third of its damped twin's, over rotating prompts.
 
-    A cell meets nine prompts over the variants, a prompt two cells of each model.
+    Over the variants a cell meets eight prompts, and a prompt twelve cells or more.
     """
     at = VARIANTS.index((name, epsilon))
-    half = slice(at // 2 % 2, None, 2)
-    cells, texts = (CELLS, PROMPTS) if epsilon == 1.0 else (CELLS[half], PROMPTS[half])
+    third = slice(at // 2 % 3, None, 3)
+    cells, texts = (CELLS, PROMPTS) if epsilon == 1.0 else (CELLS[third], PROMPTS[third])
     return sweep(_view(name, epsilon), texts, budget=BUDGET, offset=5 * at, cells=cells)
 
 
 @pytest.mark.parametrize(("name", "epsilon"), VARIANTS)
 def test_a06_speculative_plain_and_library_tokens_are_equal(name, epsilon):
     found = _swept(name, epsilon)
-    assert found.runs == (48 if epsilon == 1.0 else 24)
+    assert found.runs == (48 if epsilon == 1.0 else 16)
     assert not found.wrong, f"{len(found.wrong)} of {found.runs} runs: {found.wrong[:3]}"
 
 
@@ -70,10 +70,10 @@ def test_a08_prompts_about_the_draft_length(name, k):
     for length in {1, 2, max(k - 1, 1), k, k + 1}:
         job = Job(prompt=PROMPTS[length - 1], budget=32)
         plain = decode_plain(view, job, greedy_policy(view)).output
-        for exit_layer in (1 + length % N, 1 + (length + 3) % N):
-            state, rounds = decode_speculative(view, job, greedy_policy(view), exit_layer, k)
-            assert state.output == plain, f"L={exit_layer} k={k} prompt of {length}"
-            assert not broken_counts(rounds, state.output)
+        exit_layer = 1 + (length + k) % N
+        state, rounds = decode_speculative(view, job, greedy_policy(view), exit_layer, k)
+        assert state.output == plain, f"L={exit_layer} k={k} prompt of {length}"
+        assert not broken_counts(rounds, state.output)
 
 
 @pytest.mark.parametrize("name", NAMES)
