@@ -2,12 +2,10 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from tiny import COMMON, CONFIGS, NAMES, N, build, greedy_policy, library_greedy, prompts
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tiny_files import byte_tokenizer, write_gguf
 
 from selfspec_cli.engine.decoder import Job, decode_plain, decode_speculative
 from selfspec_cli.engine.load import (
@@ -22,28 +20,13 @@ from selfspec_cli.engine.load import (
 from selfspec_cli.errors import EXIT_INPUT, FamilyError, ModelError
 
 
-def _byte_tokenizer(template: str | None = None) -> PreTrainedTokenizerFast:
-    """256 bytes after four special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    special = ["<pad>", "<s>", "</s>", "<unk>"]
-    vocabulary = {token: i for i, token in enumerate([*special, *alphabet])}
-    raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
-    )
-    tokenizer.chat_template = template
-    return tokenizer
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """A checkpoint folder of each family, with a tokenizer."""
     root = tmp_path_factory.mktemp("models")
     for name in NAMES:
         build(**{**COMMON, **CONFIGS[name]}).save_pretrained(root / name)
-        _byte_tokenizer("{{ messages[0].content }}").save_pretrained(root / name)
+        byte_tokenizer("{{ messages[0].content }}").save_pretrained(root / name)
     return root
 
 
@@ -174,7 +157,7 @@ def test_position_limit_is_read_without_weights(folders, tmp_path):
 
 
 def test_a41_another_tokenizer_wins(folders, tmp_path):
-    _byte_tokenizer("other: {{ messages[0].content }}").save_pretrained(tmp_path)
+    byte_tokenizer("other: {{ messages[0].content }}").save_pretrained(tmp_path)
     options = LoadOptions(model=str(folders / "llama"), tokenizer=str(tmp_path))
     assert load_tokenizer(options).chat_template.startswith("other:")
 
@@ -217,56 +200,9 @@ def test_quantised_checkpoint_that_cannot_load_is_refused_by_name(method, folder
         load_model(LoadOptions(model=str(tmp_path), device="cpu"), tokenizer=object())
 
 
-def _write_gguf(path, layers: int = 3, width: int = 32, inner: int = 64) -> None:
-    gguf = pytest.importorskip("gguf", reason="package gguf (extra 'demo') is not installed")
-    writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_block_count(layers)
-    writer.add_context_length(128)
-    writer.add_embedding_length(width)
-    writer.add_feed_forward_length(inner)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(261)
-    vocabulary = _byte_tokenizer().get_vocab()
-    tokens = [*sorted(vocabulary, key=vocabulary.get), "ab"]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3] * 4 + [1] * 257)
-    writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    generator = np.random.default_rng(0)
-    shapes = {"token_embd": (261, width), "output": (261, width), "output_norm": (width,)}
-    for i in range(layers):
-        shapes |= {
-            f"blk.{i}.{part}": shape
-            for part, shape in {
-                "attn_q": (width, width),
-                "attn_k": (width // 2, width),
-                "attn_v": (width // 2, width),
-                "attn_output": (width, width),
-                "ffn_gate": (inner, width),
-                "ffn_up": (inner, width),
-                "ffn_down": (width, inner),
-                "attn_norm": (width,),
-                "ffn_norm": (width,),
-            }.items()
-        }
-    for name, shape in shapes.items():
-        scale = 0.3 if len(shape) == 2 else 1.0
-        weight = scale * generator.standard_normal(shape) + (len(shape) == 1)
-        writer.add_tensor(f"{name}.weight", weight.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
 def test_a41_gguf_loads_and_another_tokenizer_wins_over_its_own(tmp_path):
-    _write_gguf(tmp_path / "tiny.gguf")
-    _byte_tokenizer("other: {{ messages[0].content }}").save_pretrained(tmp_path / "other")
+    write_gguf(tmp_path / "tiny.gguf")
+    byte_tokenizer("other: {{ messages[0].content }}").save_pretrained(tmp_path / "other")
     options = LoadOptions(
         model=str(tmp_path / "tiny.gguf"),
         tokenizer=str(tmp_path / "other"),
@@ -276,7 +212,7 @@ def test_a41_gguf_loads_and_another_tokenizer_wins_over_its_own(tmp_path):
     assert loaded.view.num_layers == 3
     assert loaded.self_check_error < 1e-5
     assert loaded.tokenizer.chat_template.startswith("other:")
-    assert loaded.tokenizer("hi").input_ids == _byte_tokenizer()("hi").input_ids
+    assert loaded.tokenizer("hi").input_ids == byte_tokenizer()("hi").input_ids
     job = Job(prompt=prompts(range(9, 10))[0], budget=16)
     policy = greedy_policy(loaded.view)
     plain = decode_plain(loaded.view, job, policy).output

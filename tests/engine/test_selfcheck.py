@@ -126,3 +126,30 @@ def test_non_finite_logits_are_refused():
         model.model.layers[3].mlp.down_proj.weight[0, 0] = float("nan")
     with pytest.raises(SelfCheckError, match="not finite"):
         check_view(LayerView(model, family_of("llama")))
+
+
+class HeadWithoutNorm(LayerView):
+    """Twin: reads exits by the head alone. Its text stays right, so only this check sees it."""
+
+    def head(self, hidden):
+        return self._head(hidden).float()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
+def test_head_without_the_norm_is_refused(name):
+    model = tiny_model(name)
+    with pytest.raises(SelfCheckError, match="differ from the library's"):
+        check_view(HeadWithoutNorm(model, family_of(model.config.model_type)))
+
+
+class PositionsOneLate(LayerView):
+    """Twin: counts positions from one."""
+
+    def _positions(self, starts, m):
+        return super()._positions([start + 1 for start in starts], m)
+
+
+def test_positions_counted_from_one_are_refused_where_they_are_learned():
+    """Rotary angles depend on differences only, so a learned table is what can tell."""
+    with pytest.raises(SelfCheckError, match="differ from the library's"):
+        check_view(PositionsOneLate(tiny_model("gpt2"), family_of("gpt2")))
