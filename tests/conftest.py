@@ -12,6 +12,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 REPO = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes minutes or an accelerator, unless -m speaks of it."""
+    wanted = config.getoption("-m") or ""
+    for item in items:
+        for name in ("slow", "device"):
+            if name in item.keywords and name not in wanted:
+                item.add_marker(pytest.mark.skip(reason=f"run with -m {name}"))
+
+
 @pytest.fixture(scope="session")
 def repo() -> Path:
     """Root of the checkout."""
