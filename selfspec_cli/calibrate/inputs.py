@@ -72,7 +72,8 @@ def load_inputs(
         eos_token_ids=tuple(eos),
     )
     prepared = prepare(read.requests, tokenizer, options)
-    sample = sample_requests(prepared.requests, config.limit, config.seed, config.context_edges)
+    # Not by config.context_edges: an analysis key must not change which requests were measured.
+    sample = sample_requests(prepared.requests, config.limit, config.seed)
     return Inputs(
         requests=sample.requests,
         num_read=len(read.requests) + len(read.skips),

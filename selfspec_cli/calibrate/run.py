@@ -110,9 +110,9 @@ def calibrate(prepared: Prepared, progress: Progress, argv: Sequence[str] = ()) 
         SelfspecError: the model fails its self-check, or output differed from plain decoding.
     """
     run = prepared.run
-    if _complete(prepared):
+    if _decoded(prepared):
         progress.note("this measurement is complete; nothing is decoded again")
-        return _from_files(prepared)
+        return _from_files(prepared, progress)
     progress.note("loading and checking the model")
     loaded = load_model(prepared.options, prepared.tokenizer, prepared.exit_layers)
     for notice in (*prepared.inputs.notes, *loaded.notices):
@@ -132,33 +132,45 @@ def _last_stage(config: CalibrateConfig) -> str:
     return "confirm" if config.confirm.cells > 0 else "walk"
 
 
-def _complete(prepared: Prepared) -> bool:
+def _decoded(prepared: Prepared) -> bool:
+    """Whether nothing is left to decode or to time."""
     run = prepared.run
-    stages = ("observe", "cost", "walk", _last_stage(prepared.config))
+    stages = {"observe", "cost", _last_stage(prepared.config)} - {"walk"}
     # A run that ended in an error, or before its shards were cleared, has all stages but no end.
     ended = run.resumed and run.manifest.get("status") == "done"
     return ended and all(run.stage_done(stage) for stage in stages)
 
 
-def _from_files(prepared: Prepared) -> Outcome:
-    run = prepared.run
-    stages = run.manifest["stages"]
-    last = _last_stage(prepared.config)
+def _from_files(prepared: Prepared, progress: Progress) -> Outcome:
+    """Read a run; tables that were computed for other analysis keys are computed again."""
+    run, config = prepared.run, prepared.config
+    costs = price(
+        read_table(run.artefact("cost.csv")),
+        run.manifest["stages"]["cost"]["layer_kinds"],
+        read_table(run.artefact(ARTEFACT)) if run.stage_done(STAGE) else None,
+    )
+    _forget_other_analysis(prepared)
+    walk, grid = run_walk(run, config, costs, prepared.exit_layers, progress)
+    last = _last_stage(config)
     written = last != "walk" and run.artefact(f"{last}.csv").exists()
     table = read_table(run.artefact(f"{last}.csv")) if written else None
     return Outcome(
         run=run,
         inputs=prepared.inputs,
-        costs=price(
-            read_table(run.artefact("cost.csv")),
-            stages["cost"]["layer_kinds"],
-            read_table(run.artefact(ARTEFACT)) if run.stage_done(STAGE) else None,
-        ),
-        walk=read_table(run.artefact("walk.parquet")),
-        grid=read_table(run.artefact("grid.csv")),
+        costs=costs,
+        walk=walk,
+        grid=grid,
         confirm=table if last == "confirm" else None,
         sweep=table if last == "sweep" else None,
     )
+
+
+def _forget_other_analysis(prepared: Prepared) -> None:
+    """Mark the walk's tables stale if the analysis keys have changed since."""
+    run, wanted = prepared.run, analysis_hash(prepared.config)
+    if run.manifest.get("analysis_hash") != wanted:
+        run.set_stage("walk", "stale")
+        run.update(analysis_hash=wanted, config=prepared.config.model_dump(mode="json"))
 
 
 def _stages(prepared: Prepared, loaded: LoadedModel, progress: Progress) -> Outcome:
@@ -192,6 +204,8 @@ def _stages(prepared: Prepared, loaded: LoadedModel, progress: Progress) -> Outc
 
 def _begin(prepared: Prepared, loaded: LoadedModel, argv: Sequence[str]) -> None:
     run, inputs, config = prepared.run, prepared.inputs, prepared.config
+    if run.resumed:
+        _forget_other_analysis(prepared)
     device = loaded.view.device.type
     fingerprint = model_fingerprint(resolve_folder(prepared.options.model))
     run.begin(

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from calibrate_helpers import (
+    CONFIG,
     LIGHT,
     assert_same_numbers,
     assert_whole,
@@ -147,3 +148,31 @@ def test_no_token_and_no_folder_stays_in_a_finished_run(reference, long_trace):
                for c in read_table(reference / f"{name}.parquet").columns]  # fmt: skip
     assert not {"tokens", "prompt", "text"} & set(columns), columns
     assert str(long_trace.parent) not in (reference / "manifest.json").read_text()
+
+
+def test_other_context_edges_are_only_another_analysis(
+    tiny_checkpoint, long_trace, reference, tmp_path, monkeypatch
+):
+    """The grid follows the edges although nothing is decoded again, and goes back with them."""
+    run = shutil.copytree(reference, tmp_path / "run")
+    forbid(monkeypatch)
+    edges = CONFIG + "context_edges: [0, 20, 40]\n"
+    argv = command(tiny_checkpoint, long_trace, tmp_path, config_text=edges)
+    assert run_cli(*argv) == 0
+    grid = read_table(run / "grid.csv").query("evidence == 'own'")
+    assert set(grid["context_min"]) == {0, 20, 40}
+    assert manifest(run)["config"]["context_edges"] == [0, 20, 40]
+    assert run_cli(*command(tiny_checkpoint, long_trace, tmp_path)) == 0
+    assert untimed(run, "grid.csv").equals(untimed(reference, "grid.csv"))
+
+
+def test_edges_do_not_choose_the_requests(tiny_checkpoint, long_trace, tmp_path):
+    """A limit draws the same requests whatever the edges of the analysis."""
+    drawn = []
+    for edges in ("[0]", "[0, 20, 30, 40]"):
+        folder = tmp_path / str(len(drawn))
+        folder.mkdir()
+        config = LIGHT + f"limit: 7\ncontext_edges: {edges}\n"
+        assert run_cli(*command(tiny_checkpoint, long_trace, folder, config_text=config)) == 0
+        drawn.append(read_table(folder / "run" / "requests.parquet")["request_id"].tolist())
+    assert drawn[0] == drawn[1]
