@@ -18,6 +18,7 @@ from rich.progress import (
 from selfspec_cli.cli.visible import visible
 
 LINE_EVERY_S = 20.0  # seconds between plain lines of one stage
+MIN_SHARE = 0.01  # of a stage; before that, set-up dominates and an ETA would be noise
 
 
 class _Bar:
@@ -42,9 +43,12 @@ class _Lines:
         if now - self._said < LINE_EVERY_S or self._done <= 0:
             return
         self._said = now
-        left = (now - self._begin) * (self._total - self._done) / self._done
         share = min(1.0, self._done / self._total)
-        self._console.print(f"{self._name}: {share:.0%}, about {max(0, left):.0f} s left")
+        if share < MIN_SHARE:
+            self._console.print(f"{self._name}: begun")
+            return
+        left = (now - self._begin) * (1 - share) / share
+        self._console.print(f"{self._name}: {share:.0%}, about {left:.0f} s left")
 
 
 class TerminalProgress:

@@ -226,7 +226,7 @@ class LawParts:
             drafted = self.drafted[: m - 1]
             verdict = self._verdict(drafted)
             # The decoder's own commit: a copy of it here would be timed instead.
-            self.decoder._commit([*drafted[: verdict.num_accepted], verdict.next_token])
+            self.decoder.commit([*drafted[: verdict.num_accepted], verdict.next_token])
         self.decoder.rewind(1)
 
     def _verdict(self, drafted: list[int]) -> Verdict:

@@ -60,13 +60,13 @@ class Decoder:
         hidden = self._states
         for at in range(0, len(self.job.prompt), PREFILL_CHUNK):
             hidden = self._full(self.job.prompt[at : at + PREFILL_CHUNK])
-        self._commit([self.policy.choose(self.view.head(hidden[0, -1:]), self.output)])
+        self.commit([self.policy.choose(self.view.head(hidden[0, -1:]), self.output)])
 
     @torch.inference_mode()
     def ar_step(self) -> None:
         """One autoregressive step: all N layers at one position, one committed token."""
         hidden = self._full(self.output[-1:])
-        self._commit([self.policy.choose(self.view.head(hidden[0]), self.output)])
+        self.commit([self.policy.choose(self.view.head(hidden[0]), self.output)])
 
     @torch.inference_mode()
     def round(self, exit_layer: int, draft_length: int) -> Round:
@@ -88,7 +88,7 @@ class Decoder:
         )  # [1, k+1, H]
         verdict = self.policy.settle(self.view.head(deep[0]), self.output, drafted)
         a = verdict.num_accepted
-        committed = self._commit([*drafted[:a], verdict.next_token])
+        committed = self.commit([*drafted[:a], verdict.next_token])
         self._roll_back()
         cut = committed <= a  # ended on an accepted token: nothing after it was tested
         tested = committed if cut else min(a + 1, k)
@@ -137,8 +137,11 @@ class Decoder:
         if any(lengths != [held] for lengths in self.cache.lengths):
             raise RuntimeError(f"cache pointers {self.cache.lengths} are not all {held}")
 
-    def _commit(self, tokens: Sequence[int]) -> int:
-        """Append tokens up to EOS, a stop string or the budget; returns how many."""
+    def commit(self, tokens: Sequence[int]) -> int:
+        """Append tokens up to EOS, a stop string or the budget; returns how many.
+
+        A step's last act; timing calls it by itself to price bookkeeping.
+        """
         for count, token in enumerate(tokens, start=1):
             self.output.append(token)
             self.finish = finish_of(self.job, self.output)

@@ -10,10 +10,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 $selfspec demo-model
 $selfspec calibrate -m demo -t "$traces" --limit 96 --max-tokens 48 -o "$out/demo"
-for epsilon in 0.04 0.03 0.01; do
+for epsilon in 0.05 0.03 0.01; do
   twin=$out/twin-$epsilon
   [ -f "$twin/config.json" ] ||
     $python "$here/instruments/damped_twin.py" demo "$twin" --from-layer 15 --epsilon "$epsilon"
-  $selfspec calibrate -m "$twin" -t "$traces" --limit 24 --max-tokens 48 -o "$out/run-$epsilon"
+  $selfspec calibrate -m "$twin" -t sample --limit 24 --max-tokens 48 -o "$out/run-$epsilon"
 done
 $python "$here/benchmarks/evidence_table.py" "$out/demo" "$out"/run-*

@@ -26,6 +26,7 @@ def facts(run: Path) -> dict[str, object]:
     )
     return {
         "run": run.name,
+        "mean acceptance, L=15": f"{by_layer.get(15, float('nan')):.2f}",
         "mean acceptance, all exits": f"{by_layer.mean():.2f}",
         "cells": len(summary),
         "L": summary["exit_layer"].nunique(),
