@@ -98,3 +98,29 @@ def test_a_wrong_rollback_ends_with_code_1_and_the_first_difference(
 
     assert run_cli(*argv) == 1, "a rerun must not call the same files lossless"
     assert "greedy decodes differ" in capsys.readouterr().err
+
+
+def test_greedy_rounds_cost_what_was_predicted_of_them(reference):
+    """At T = 0 real rounds are the walk's, so pricing them gives the predicted seconds exactly:
+    drafted lengths and contexts mean the same on both sides.
+    """
+    rows = read_table(reference / "confirm.csv").query("temperature == 0")
+    assert len(rows) == 24
+    for name in ("rounds", "tested", "accepted"):
+        gap = (rows[name] - rows[f"predicted_{name}"]).abs().max()
+        assert gap < 1e-9, f"{name} differ by {gap}"
+    off = (rows["priced_seconds"] / rows["predicted_seconds"] - 1).abs().max()
+    assert off < 1e-9, f"the same rounds are priced {off:.2%} apart"
+
+
+def test_sampled_rounds_cost_about_what_was_predicted_of_them(reference):
+    """Coins scatter around the walk: 24 decodes together within 15 %; a shift by one position of
+    every context or coin would go unseen at T = 0 only.
+    """
+    rows = read_table(reference / "confirm.csv").query("temperature > 0")
+    ratio = rows["priced_seconds"].sum() / rows["predicted_seconds"].sum()
+    assert abs(ratio - 1) < 0.15, ratio
+    assert rows["exact"].isna().all()
+    free = rows["free_rounds"].sum() / rows["free_committed"].sum()
+    walked = rows["predicted_rounds"].sum() / rows["committed"].sum()
+    assert abs(free / walked - 1) < 0.2, (free, walked)
