@@ -377,4 +377,6 @@ def test_facts_replace_the_words_they_resolve():
 
 def test_measurement_hash_is_stable_across_versions():
     """Golden: a change here makes every existing run refuse to resume; do it on purpose only."""
-    assert measurement_hash(config()) == ("e880e5f3242cc4f05940e79198a1157f0c98a3f99a5d97ed1a04aca68177f434")
+    assert measurement_hash(config()) == (
+        "e880e5f3242cc4f05940e79198a1157f0c98a3f99a5d97ed1a04aca68177f434"
+    )
