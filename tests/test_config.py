@@ -337,7 +337,8 @@ CHANGED = {
     "engine": "eager", "seed": 1, "exit_layers": "1-3", "draft_lengths": "1-4",
     "temperatures": "0.5", "limit": 5, "max_tokens": 9, "default_max_tokens": 64,
     "continuations": "regenerate", "sweep": "decode", "observe_batch": 2,
-    "chat_template": "x.jinja", "device_map": "auto", "tokenizer": "tok", "draft_truncation": "none", "cost.blocks": 11,
+    "chat_template": "x.jinja", "device_map": "auto", "tokenizer": "tok",
+    "draft_truncation": "none", "cost.blocks": 11,
     "cost.contexts": [32, 64], "cost.warmup": 3, "confirm.cells": 3, "confirm.requests": 5,
     "confirm.min_tokens": 8, "confirm.repeats": 2, "include_text": True,
 }  # fmt: skip
