@@ -1,7 +1,7 @@
 """Confirming cells on a path: what is decoded, how often, and what a row says."""
 
 import functools
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -94,8 +94,10 @@ def test_repeats_shuffle_the_cells_and_toss_new_coins():
     ]
     assert len(rows) == 3 * len(CELLS)
     assert len(set(orders)) > 1, f"always the order {orders[0]}"
-    drafted = {tuple(row["round_drafted"]) for row in rows if row["draft_length"] == 3}
-    assert len(drafted) > 1, "the same coins in every repeat"
+    for cell in CELLS:
+        own = [row for row in rows if (row["exit_layer"], row["draft_length"]) == astuple(cell)]
+        starts = {tuple(row["round_contexts"]) for row in own}
+        assert len(starts) > 1, f"{cell}: the same coins in every repeat"
 
 
 def test_the_same_seed_decodes_the_same_rounds():

@@ -103,6 +103,19 @@ def test_scores_are_those_of_the_librarys_own_logits(kind, truncation):
         assert np.abs(path.scores.varentropy - varentropy.numpy()).max() < 1e-3
 
 
+def test_penalties_count_the_whole_output_across_stretches():
+    """80 tokens are scored in two stretches; the second must know the tokens of the first."""
+    setting = setting_of(view("llama"), eos=None)
+    (path,) = regenerate(setting, requests(1, 80, repetition_penalty=1.5, frequency_penalty=0.5))
+    assert len(path.tokens) == 80
+    again = recorded(setting, path.job.request, path.tokens)
+    assert furthest(path, again, ACCEPTANCE) <= 1e-5
+    p, q = slow_laws(setting, path, 4), slow_laws(setting, path, 2)
+    beta = torch.minimum(p, q).sum(-1).numpy()
+    gap = np.abs(path.scores.accept_prob[1] - beta)
+    assert gap.max() < 1e-4, f"worst at position {gap.argmax()}: {gap.max()}"
+
+
 def test_an_untruncated_draft_law_spreads_beyond_the_target():
     """With top-p on the target only, q gives every token less: some r fall, none rises."""
     wanted = requests(8, 12, top_p=0.6)
