@@ -1,5 +1,6 @@
 """D06: stopped in the middle, a run is kept, told incomplete, and ends with the same numbers."""
 
+import json
 import shutil
 import signal
 
@@ -164,6 +165,19 @@ def test_other_context_edges_are_only_another_analysis(
     assert manifest(run)["config"]["context_edges"] == [0, 20, 40]
     assert run_cli(*command(tiny_checkpoint, long_trace, tmp_path)) == 0
     assert untimed(run, "grid.csv").equals(untimed(reference, "grid.csv"))
+
+
+def test_other_edges_count_in_a_run_that_goes_on_too(tiny_checkpoint, long_trace, tmp_path):
+    """A run stopped after its walk must not keep the grid of the edges it was begun with."""
+    argv = command(tiny_checkpoint, long_trace, tmp_path, config_text=LIGHT)
+    assert run_cli(*argv) == 0
+    written = tmp_path / "run" / "manifest.json"
+    entry = manifest(tmp_path / "run") | {"status": "incomplete"}
+    written.write_text(json.dumps(entry))
+    edges = LIGHT + "context_edges: [0, 20, 40]\n"
+    assert run_cli(*command(tiny_checkpoint, long_trace, tmp_path, config_text=edges)) == 0
+    grid = read_table(tmp_path / "run" / "grid.csv").query("evidence == 'own'")
+    assert set(grid["context_min"]) == {0, 20, 40}
 
 
 def test_edges_do_not_choose_the_requests(tiny_checkpoint, long_trace, tmp_path):
