@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from selfspec_cli.cost.clock import Clock, Stopwatch
-from selfspec_cli.engine.decoder import Decoder, Job
+from selfspec_cli.engine.decoder import Decoder
 from selfspec_cli.engine.exactness import Difference, compare_outputs, plain_gap
 from selfspec_cli.engine.policies import Policy
 from selfspec_cli.records import PreparedRequest
@@ -144,17 +144,17 @@ def _row(
         **round_totals(run.rounds),
         "round_drafted": [r.num_drafted for r in run.rounds],
         "round_contexts": [r.context for r in run.rounds],
-        **exactness_columns(bench.setting, bench.state.job, path, around[0], run),
+        **exactness_columns(bench.setting, path.request, path.temperature, around[0], run),
     }
 
 
 def exactness_columns(
-    setting: Setting, job: Job, path: ConfirmPath, plain: Decoded, run: Decoded
+    setting: Setting, request: PreparedRequest, temperature: float, plain: Decoded, run: Decoded
 ) -> dict[str, Any]:
     """Equality with plain decoding at T = 0; missing at T > 0, where texts may differ by law."""
-    if path.temperature > 0:
+    if temperature > 0:
         return {"exact": None, "first_difference": None, "top2_gap": None, "is_tie": None}
-    difference = first_difference(setting, job, path.request, plain.tokens, run.tokens)
+    difference = first_difference(setting, request, plain.tokens, run.tokens)
     return {
         "exact": difference is None,
         "first_difference": difference.position if difference else None,
@@ -164,17 +164,13 @@ def exactness_columns(
 
 
 def first_difference(
-    setting: Setting,
-    job: Job,
-    request: PreparedRequest,
-    plain: Sequence[int],
-    speculative: Sequence[int],
+    setting: Setting, request: PreparedRequest, plain: Sequence[int], speculative: Sequence[int]
 ) -> Difference | None:
     """Where greedy speculative output first departs from the plain one, with the top-2 gap."""
-    view = setting.loaded.view
+    view, prompt = setting.loaded.view, request.prompt_token_ids
     target = setting.laws(request, 0.0).target
     return compare_outputs(
-        plain, speculative, lambda at: plain_gap(view, job.prompt, plain, at, target), view.dtype
+        plain, speculative, lambda at: plain_gap(view, prompt, plain, at, target), view.dtype
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from selfspec_cli.cost.clock import Clock, Stopwatch
 from selfspec_cli.engine.decoder import Decoder
 from selfspec_cli.records import GridPoint, PreparedRequest
-from selfspec_cli.replay.confirm import first_difference
+from selfspec_cli.replay.confirm import exactness_columns
 from selfspec_cli.replay.decode import Cell, decode, round_totals
 from selfspec_cli.replay.setting import Setting, derive_seed
 
@@ -62,23 +62,4 @@ def _one(
         "ar_committed": plain.num_committed,
         "ar_seconds": plain.seconds,
     }
-    return row | _exact(setting, request, point, plain.tokens, run.tokens)
-
-
-def _exact(
-    setting: Setting,
-    request: PreparedRequest,
-    point: GridPoint,
-    plain: Sequence[int],
-    speculative: Sequence[int],
-) -> dict[str, Any]:
-    if point.temperature > 0:
-        return {"exact": None, "first_difference": None, "top2_gap": None, "is_tie": None}
-    job = setting.job(request)
-    found = first_difference(setting, job, request, plain, speculative)
-    return {
-        "exact": found is None,
-        "first_difference": found.position if found else None,
-        "top2_gap": found.top2_gap if found else None,
-        "is_tie": found.is_tie if found else None,
-    }
+    return row | exactness_columns(setting, request, point.temperature, plain, run)

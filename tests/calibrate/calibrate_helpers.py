@@ -54,7 +54,11 @@ def command(
 
 def start(argv: list[str]) -> subprocess.Popen:
     """Start the program in an interpreter of its own."""
-    code = "from selfspec_cli.cli.app import main; main()"
+    # A job that a shell put in the background ignores Ctrl-C, and so would what it starts.
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from selfspec_cli.cli.app import main; main()"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", code, *argv],
         env={**os.environ, "PYTHONPATH": str(REPO)},

@@ -139,5 +139,5 @@ def charge_laws(till: Till, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("verify", "verify_greedy"):
             call = till.charging(lambda drafts, *_: 170_000 * len(drafts), getattr(module, name))
             monkeypatch.setattr(module, name, call)
-    monkeypatch.setattr(Decoder, "_commit", till.charging(230_000, Decoder._commit))
+    monkeypatch.setattr(Decoder, "commit", till.charging(230_000, Decoder.commit))
     monkeypatch.setattr(Decoder, "_roll_back", till.charging(200_000, Decoder._roll_back))
