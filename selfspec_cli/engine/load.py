@@ -1,6 +1,5 @@
 """Load a model and its tokenizer, and prove the view of it before anything is measured."""
 
-import json
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -242,12 +241,3 @@ def quiet_library() -> None:
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     logging.getLogger("transformers").setLevel(logging.ERROR)
-
-
-def position_limit(folder: str) -> int | None:
-    """Longest sequence of a local checkpoint, read from config.json alone."""
-    path = Path(folder) / "config.json"
-    if not path.exists():
-        return None
-    config = json.loads(path.read_text(encoding="utf-8"))
-    return config.get("max_position_embeddings", config.get("n_positions"))

@@ -12,7 +12,6 @@ from selfspec_cli.engine.load import (
     LoadOptions,
     load_model,
     load_tokenizer,
-    position_limit,
     read_config,
     resolve_device,
     resolve_folder,
@@ -148,12 +147,6 @@ def test_missing_accelerator_is_named():
     with pytest.raises(ModelError, match="no CUDA device"):
         resolve_device("cuda")
     assert resolve_device("auto") == torch.device("cpu")
-
-
-def test_position_limit_is_read_without_weights(folders, tmp_path):
-    assert position_limit(str(folders / "llama")) == 160
-    assert position_limit(str(folders / "gpt2")) == 160
-    assert position_limit(str(tmp_path)) is None
 
 
 def test_a41_another_tokenizer_wins(folders, tmp_path):
