@@ -203,10 +203,14 @@ def test_artefact_hashes_and_facts_are_in_the_manifest(begun):
 
 
 def test_read_is_used_plus_skipped(begun):
-    begun.record_read(read=10, skipped={"not UTF-8": 1, "over length": 2})
-    assert begun.manifest["read"]["used"] == 7
+    skipped = {
+        "not UTF-8": {"rows": 1, "lines": ["a.jsonl:4"]},
+        "over length": {"rows": 2, "lines": ["a.jsonl:7", "b.jsonl:1"]},
+    }
+    begun.record_read(read=10, skipped=skipped)
+    assert begun.manifest["read"] == {"read": 10, "used": 7, "skipped": skipped}
     with pytest.raises(ValueError, match="3 rows skipped of 2 read"):
-        begun.record_read(read=2, skipped={"a": 3})
+        begun.record_read(read=2, skipped={"a": {"rows": 3, "lines": []}})
 
 
 def test_manifest_copy_cannot_change_the_run(begun):

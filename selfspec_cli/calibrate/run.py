@@ -36,7 +36,7 @@ from selfspec_cli.engine.load import (
 from selfspec_cli.provenance import collect, model_fingerprint, trace_fingerprint
 from selfspec_cli.replay.setting import Setting
 from selfspec_cli.storage import RunDir, read_table
-from selfspec_cli.trace import summarise_skips
+from selfspec_cli.trace import skip_document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +219,7 @@ def _begin(prepared: Prepared, loaded: LoadedModel, argv: Sequence[str]) -> None
         dtype=str(loaded.view.dtype).removeprefix("torch."),
         notices=list(loaded.notices),
     )
-    skipped = {f"skipped, {s.reason}": s.num_rows for s in summarise_skips(inputs.skips)}
-    if inputs.num_left_out:
-        skipped["not drawn, beyond the limit"] = inputs.num_left_out
+    skipped = skip_document(inputs.skips, inputs.num_left_out)
     run.record_read(read=inputs.num_read, skipped=skipped)
 
 

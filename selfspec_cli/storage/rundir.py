@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypedDict
 
 from selfspec_cli.errors import RunDirError
 from selfspec_cli.storage.documents import plain_data, write_document
@@ -34,6 +34,14 @@ RUN_FILES = (
 folders `shards` and `figures`, and nothing else."""
 RUN_FOLDERS = (SHARDS, "figures")
 _STAGE = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class SkippedRows(TypedDict):
+    """Trace rows left out for one reason."""
+
+    rows: int
+    lines: list[str]
+    """Where the first few of them are, as `file:line`."""
 
 
 class RunDir:
@@ -169,16 +177,20 @@ class RunDir:
             self._unchanged(name) for name in entry.get("artefacts", ())
         )
 
-    def record_read(self, *, read: int, skipped: Mapping[str, int]) -> None:
+    def record_read(self, *, read: int, skipped: Mapping[str, SkippedRows]) -> None:
         """Record how many trace rows were read, used and skipped, by reason.
+
+        Args:
+            read: rows of all trace files that are not blank.
+            skipped: reason to its number of rows and the first few `file:line` of them.
 
         Raises:
             ValueError: more skipped than read.
         """
-        used = read - sum(skipped.values())
-        if used < 0:
-            raise ValueError(f"{sum(skipped.values())} rows skipped of {read} read")
-        self.update(read={"read": read, "used": used, "skipped": dict(skipped)})
+        num_skipped = sum(entry["rows"] for entry in skipped.values())
+        if num_skipped > read:
+            raise ValueError(f"{num_skipped} rows skipped of {read} read")
+        self.update(read={"read": read, "used": read - num_skipped, "skipped": dict(skipped)})
 
     def artefact(self, name: str) -> Path:
         """Return the path of an artefact; `name` is a plain file name.

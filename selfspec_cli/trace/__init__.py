@@ -4,7 +4,7 @@ from selfspec_cli.trace.encode import Encoder, TokenizerLike
 from selfspec_cli.trace.prepare import DEFAULT_MAX_TOKENS, Prepared, PrepareOptions, prepare
 from selfspec_cli.trace.registry import TraceFile, TraceRead, read_traces
 from selfspec_cli.trace.sample import Sample, StratumCount, sample_requests
-from selfspec_cli.trace.skips import SkipCount, describe_skips, summarise_skips
+from selfspec_cli.trace.skips import SkipCount, describe_skips, skip_document, summarise_skips
 
 __all__ = [
     "DEFAULT_MAX_TOKENS",
@@ -21,5 +21,6 @@ __all__ = [
     "prepare",
     "read_traces",
     "sample_requests",
+    "skip_document",
     "summarise_skips",
 ]

@@ -1,11 +1,14 @@
 """Rows left out, counted by reason for people."""
 
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import NamedTuple
 
 from selfspec_cli.records import Skip
+from selfspec_cli.storage.rundir import SkippedRows
 
 _EXAMPLES = 3
+NOT_DRAWN = "not drawn, beyond the limit"
 
 
 class SkipCount(NamedTuple):
@@ -32,3 +35,23 @@ def describe_skips(skips: Iterable[Skip]) -> str:
         f"{count} x {reason} ({', '.join(examples)})"
         for reason, count, examples in summarise_skips(skips)
     )
+
+
+def skip_document(skips: Iterable[Skip], num_not_drawn: int = 0) -> dict[str, SkippedRows]:
+    """Return the reasons as data: `{reason: {"rows": 2, "lines": ["a.jsonl:7", ...]}}`.
+
+    Args:
+        skips: rows that could not be used.
+        num_not_drawn: usable requests beyond the limit; they are no fault of their lines, so
+            none is named.
+    """
+    document: dict[str, SkippedRows] = {
+        count.reason: {
+            "rows": count.num_rows,
+            "lines": [PurePath(example).name for example in count.examples],
+        }
+        for count in summarise_skips(skips)
+    }
+    if num_not_drawn:
+        document[NOT_DRAWN] = {"rows": num_not_drawn, "lines": []}
+    return document

@@ -7,7 +7,7 @@ import pytest
 
 from selfspec_cli.errors import TraceError
 from selfspec_cli.records import Skip
-from selfspec_cli.trace import describe_skips, read_traces, summarise_skips
+from selfspec_cli.trace import describe_skips, read_traces, skip_document, summarise_skips
 
 GOOD = {"id": "a", "task": "chat", "prompt": "x"}
 
@@ -118,3 +118,14 @@ def test_summarise_skips_counts_and_shows_the_first_three():
 
 def test_summarise_skips_of_nothing_is_empty():
     assert summarise_skips([]) == []
+
+
+def test_skip_document_holds_counts_and_three_lines_a_reason_without_folders():
+    skips = [Skip(reason="b", source=f"folder/f.jsonl:{i}") for i in (5, 6, 7, 8)]
+    skips.append(Skip(reason="a", source="g.jsonl:1"))
+    assert skip_document(skips, num_not_drawn=9) == {
+        "b": {"rows": 4, "lines": ["f.jsonl:5", "f.jsonl:6", "f.jsonl:7"]},
+        "a": {"rows": 1, "lines": ["g.jsonl:1"]},
+        "not drawn, beyond the limit": {"rows": 9, "lines": []},
+    }
+    assert skip_document([]) == {}
