@@ -8,7 +8,7 @@ from selfspec_cli.config.ranges import resolve_draft_lengths
 from selfspec_cli.config.settings import CalibrateConfig
 from selfspec_cli.storage.documents import plain_data
 
-ANALYSIS_KEYS = frozenset({"context_edges"})
+ANALYSIS_KEYS = frozenset({"context_edges", "plan"})
 """Keys that change what is computed from a run's files, not what was measured."""
 PLACE_KEYS = frozenset({"out"})
 """Keys that only say where a run lies."""

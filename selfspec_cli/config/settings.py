@@ -1,5 +1,6 @@
 """Every key of a calibration, its default, its limits and its meaning."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
@@ -76,12 +77,41 @@ class CostConfig(_Section):
 class ConfirmConfig(_Section):
     """How many of the finalists are decoded for real (METHOD.md §6)."""
 
-    cells: Count = Field(default=12, ge=0, description="(L, k, T) cells to decode; 0 skips it.")
-    requests: Count = Field(default=4, ge=1, description="Requests a cell decodes.")
+    cells: Count = Field(
+        default=8, ge=0, description="(bucket, L, k) cells to decode; 0 skips confirmation."
+    )
+    requests: Count = Field(default=8, ge=1, description="Requests a cell decodes.")
+    budget_s: Count | Literal["auto"] = Field(
+        default="auto",
+        description="Seconds that confirmation may take; auto: the larger of 20 % of the run "
+        "and 180. Cells that do not fit stay unconfirmed.",
+    )
     min_tokens: Count = Field(
         default=32, ge=2, description="Only paths of at least this many output tokens are timed."
     )
     repeats: Count = Field(default=1, ge=1, description="Times each cell is decoded.")
+
+
+class PlanConfig(_Section):
+    """When a rule is enabled (METHOD.md §5). Read by the analysis only."""
+
+    margin: float = Field(
+        default=0.05,
+        ge=0.0,
+        le=10.0,
+        allow_inf_nan=False,
+        description="A rule is enabled where the lower bound of its speedup is at least 1 + this.",
+    )
+    min_requests: Count = Field(
+        default=20, ge=2, description="Groups of requests a bucket needs to rest on its own."
+    )
+    max_slow_share: float = Field(
+        default=0.10,
+        ge=0.0,
+        le=1.0,
+        allow_inf_nan=False,
+        description="Largest share of (request, walk) pairs over 1.05 times their plain time.",
+    )
 
 
 class CalibrateConfig(_Section):
@@ -113,6 +143,11 @@ class CalibrateConfig(_Section):
     temperatures: tuple[float, ...] | Literal["trace"] = Field(
         default=(0.0, 0.7),
         description="Temperatures to observe at, or trace: each request at its own.",
+    )
+    task_from: str | None = Field(
+        default=None,
+        description="Where a request's task comes from: a field of the row, regex:PATTERN, file, "
+        "or system-prompt; null: the row's own task or category.",
     )
     limit: Count = Field(default=300, ge=1, description="Most requests taken from the traces.")
     max_tokens: Count | None = Field(
@@ -149,9 +184,21 @@ class CalibrateConfig(_Section):
     confirm: ConfirmConfig = Field(
         default_factory=ConfirmConfig, description="Real decoding of finalists."
     )
+    plan: PlanConfig = Field(default_factory=PlanConfig, description="When a rule is enabled.")
     include_text: bool = Field(
         default=False, description="Keep prompts and outputs in the run's files."
     )
+
+    @field_validator("task_from")
+    @classmethod
+    def _task_from(cls, value: str | None) -> str | None:
+        if value is None or not value.startswith("regex:"):
+            return value
+        try:
+            re.compile(value.removeprefix("regex:"))
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        return value
 
     @field_validator("exit_layers")
     @classmethod

@@ -1,0 +1,277 @@
+"""plan.yaml as a document: every field, its unit and its meaning; the JSON Schema comes for free.
+
+Missing is null: an undefined number is never 0. Fractions lie in [0, 1], times are seconds.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PLAN_SCHEMA_VERSION = 1
+Evidence = Literal["own", "parent", "all", "none"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Interval(_Part):
+    """A value with its 95 % interval."""
+
+    estimate: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class ModelFacts(_Part):
+    """The model the plan was measured on."""
+
+    id: str
+    revision: str | None = Field(default=None, description="Hash of config and weights.")
+    num_layers: int
+    dtype: str
+    tokenizer_hash: str | None = None
+
+
+class CostSource(_Part):
+    """Whose seconds the plan is priced with."""
+
+    source: str = Field(description="`this run`, or the name of the cost file given.")
+    sha256: str | None = None
+    engine: str | None = None
+    mode: dict[str, str] = Field(
+        default_factory=dict, description="By law class: parts, corrected or whole_rounds."
+    )
+    cost_model_error: dict[str, float | None] = Field(
+        default_factory=dict, description="By law class: median error on held-out rounds."
+    )
+    ar_step_s: float | None = Field(default=None, description="Plain step at the median context.")
+    bandwidth_floor_s: float | None = Field(
+        default=None, description="Bytes read by a step ÷ measured read bandwidth."
+    )
+    floor_ratio: float | None = Field(default=None, description="ar_step_s ÷ bandwidth_floor_s.")
+
+
+class MeasuredOn(_Part):
+    """Machine, libraries and engine of the measurement."""
+
+    device: dict[str, Any]
+    libraries: dict[str, str | None]
+    engine: str
+    costs: CostSource
+
+
+class OutputWindow(_Part):
+    """How far into the output acceptance was observed."""
+
+    observed_tokens: int | None = Field(description="Longest observed output, tokens.")
+    median_tokens: float | None = None
+    default_max_tokens: int
+    num_default_max_tokens: int | None = Field(
+        default=None, description="Requests that stated no max_tokens and got the default."
+    )
+
+
+class TraceFacts(_Part):
+    """The traffic the plan speaks of."""
+
+    fingerprint: str
+    num_requests: int
+    date: str = Field(description="Day of the measurement, ISO 8601.")
+    task_labels: bool = Field(description="False: no task labels were found, one bucket.")
+    output_window: OutputWindow
+    sources: dict[str, int] = Field(
+        default_factory=dict, description="Paths by source: recorded, regenerated."
+    )
+
+
+class Laws(_Part):
+    """Sampling parameters that were calibrated; anything else is disabled."""
+
+    top_p: list[float]
+    top_k: list[int]
+    penalties: list[dict[str, float]] = Field(
+        description="Each: repetition_penalty, presence_penalty, frequency_penalty, min_tokens."
+    )
+
+
+class Settings(_Part):
+    """The thresholds in force."""
+
+    margin: float
+    min_requests: int
+    max_slow_share: float
+    context_edges: list[int]
+    exit_layers: list[int] = Field(description="Exit layers a rule may use.")
+    exit_layers_beyond: list[int] = Field(
+        default_factory=list, description="Observed beyond the range, for the edge warning only."
+    )
+    draft_lengths: list[int]
+
+
+class Default(_Part):
+    """What holds where no rule does."""
+
+    enabled: Literal[False] = False
+    reason: str = "not calibrated"
+
+
+class Drafter(_Part):
+    """Who drafts."""
+
+    kind: str = "early_exit"
+    exit_layer: int | None = None
+    adapter: str | None = None
+    vocabulary: int | None = None
+    temperature: float | None = Field(default=None, description="null: the request's own.")
+    ngram: int | None = None
+
+
+class Draft(_Part):
+    """How many tokens are drafted."""
+
+    policy: Literal["fixed", "window"] = "fixed"
+    length: int | None = None
+
+
+class GainAt(_Part):
+    """What the best cell would bring if acceptance rose to a value (closed form)."""
+
+    acceptance: float
+    exit_layer: int
+    draft_length: int
+    speedup: float
+
+
+class BreakEven(_Part):
+    """Acceptance needed and had at one exit layer."""
+
+    exit_layer: int
+    needed: float | None = Field(description="Smallest tested acceptance at which some k gives 1.")
+    observed: float | None = Field(description="Tested acceptance of this bucket at its best k.")
+
+
+class Guard(_Part):
+    """A condition that argues against speculation, with its number."""
+
+    name: Literal["short_outputs", "request_speedup", "not_bandwidth_bound"]
+    value: float | None
+    limit: float
+    text: str
+
+
+class Textbook(_Part):
+    """The formula of the textbook at the rule's cell, and what is left of it."""
+
+    formula_speedup: float | None = Field(description="(1-α^(k+1)) / ((1-α)(kL/N+1)).")
+    discounted_speedup: float | None = Field(description="0.8 × formula, the folk discount.")
+    discount: float | None = Field(
+        description="Measured where confirmed, else predicted, speedup ÷ formula."
+    )
+
+
+class Rule(_Part):
+    """One bucket: on with (L, k), or off with a reason.
+
+    `drafter` and `draft` name the best cell found even where the rule is off.
+    """
+
+    task: str
+    context_min: int
+    context_max: int | None = Field(description="First length beyond the band; null: open.")
+    temperature_min: float
+    temperature_max: float
+    max_batch: int = 1
+    enabled: bool
+    drafter: Drafter
+    draft: Draft
+    speedup: Interval = Field(description="Cross-fitted, decode only: the evidence.")
+    in_sample_speedup: float | None = Field(
+        default=None, description="Of the written cell on its own requests; never evidence."
+    )
+    median_request_speedup: float | None = Field(
+        default=None, description="Median over requests of their own ratio, decode only."
+    )
+    request_speedup: float | None = Field(default=None, description="Prefill on both sides.")
+    measured_speedup: Interval = Field(default_factory=Interval)
+    confirmed: bool = False
+    acceptance_rate_tested: float | None = None
+    break_even_acceptance: float | None = None
+    break_even_by_layer: list[BreakEven] = Field(default_factory=list)
+    gain_at: list[GainAt] = Field(default_factory=list)
+    textbook: Textbook | None = None
+    slow_share: float | None = None
+    slow_share_high: float | None = Field(
+        default=None, description="Clopper-Pearson 95 % upper limit over requests."
+    )
+    request_p99_ratio: float | None = Field(
+        default=None, description="P99 of request time ÷ P99 of plain; null below 300 requests."
+    )
+    gap_p99_s: float | None = Field(
+        default=None, description="P99 of the inter-token gap, seconds: a round's own time."
+    )
+    oracle_speedup: float | None = Field(
+        default=None, description="Each request at its own best cell (or off): the ceiling."
+    )
+    runner_up: str | None = Field(default=None, description="Second cell, as `L=12, k=3: 1.04`.")
+    num_requests: int = Field(description="Groups of requests in the bucket.")
+    effective_requests: float | None = None
+    num_tokens: int
+    token_share: float | None = Field(default=None, description="Share of the log's tokens.")
+    time_share: float | None = Field(default=None, description="Share of plain decode time.")
+    evidence: Evidence
+    requests_missing: int = Field(
+        default=0, description="More groups needed until the bucket can rest on its own."
+    )
+    window: Literal["full", "partial"] = "full"
+    guards: list[Guard] = Field(default_factory=list)
+    reason: str = Field(description="One sentence with the numbers.")
+
+
+class GlobalCell(_Part):
+    """The best single (L, k) for all traffic at one temperature."""
+
+    temperature: float
+    exit_layer: int
+    draft_length: int
+    speedup: Interval = Field(description="Cross-fitted over all requests at this temperature.")
+    enabled_alone: bool = Field(description="Whether one setting for all would pass the rule.")
+
+
+class Total(_Part):
+    """Traffic-weighted effect of the plan on this log."""
+
+    decode_time_change: Interval = Field(description="-0.12: decode takes 12 % less time.")
+    num_buckets: int
+    num_enabled: int
+    enabled_token_share: float | None = None
+    oracle_decode_time_change: float | None = Field(
+        default=None, description="With each request at its own best cell or off."
+    )
+    sentence: str
+
+
+class PlanDocument(_Part):
+    """plan.yaml."""
+
+    schema_version: Literal[1] = PLAN_SCHEMA_VERSION
+    model: ModelFacts
+    measured_on: MeasuredOn
+    traces: TraceFacts
+    laws: Laws
+    batch_sizes: list[int] = Field(default_factory=lambda: [1])
+    settings: Settings
+    verdict: Literal["enable", "enable some", "do not enable", "no verdict"]
+    total: Total
+    default: Default = Field(default_factory=Default)
+    global_: list[GlobalCell] = Field(default_factory=list, alias="global")
+    rules: list[Rule]
+    warnings: list[str] = Field(
+        default_factory=list, description="Edge of range, unstable timing, partial window ..."
+    )
+    measurement_hash: str
+    analysis_hash: str
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True
+    )

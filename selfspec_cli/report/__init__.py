@@ -1,0 +1,1 @@
+"""From a run's files to what people read: HTML, CSV, Markdown, terminal. No torch."""
