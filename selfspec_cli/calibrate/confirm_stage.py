@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from selfspec_cli.analysis.confirmation import add_predictions, choose_cells, choose_paths
-from selfspec_cli.calibrate.cost_stage import Costs
+from selfspec_cli.analysis.costs import Costs
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.config import CalibrateConfig
 from selfspec_cli.errors import ExactnessError

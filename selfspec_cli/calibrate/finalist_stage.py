@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import pandas as pd
 
+from selfspec_cli.analysis.costs import Costs
 from selfspec_cli.analysis.grid import BUCKET_KEYS, build_grid, rank_cells
-from selfspec_cli.calibrate.cost_stage import Costs, time_blocks
+from selfspec_cli.analysis.run_walk import walk_paths
+from selfspec_cli.calibrate.cost_stage import time_blocks
 from selfspec_cli.calibrate.progress import Progress
-from selfspec_cli.calibrate.walk_stage import walk_paths
 from selfspec_cli.config import CalibrateConfig
 from selfspec_cli.cost.plan import CostPlan, WholeRound
 from selfspec_cli.engine.view import LayerView
@@ -56,7 +57,7 @@ def run_finalists(
 def _rounds(
     run: RunDir, config: CalibrateConfig, plan: CostPlan, costs: Costs
 ) -> tuple[WholeRound, ...]:
-    table, _ = walk_paths(run, config, costs, plan.exit_layers)
+    table, _ = walk_paths(run, costs, plan.exit_layers, plan.draft_lengths)
     requests = read_table(run.artefact("requests.parquet"))
     grid = build_grid(table, requests, costs.surfaces, config.context_edges, seed=config.seed)
     cells = finalists(grid)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from selfspec_cli.analysis.costs import Costs, price
 from selfspec_cli.calibrate.confirm_stage import choose, confirm_paths, run_confirm
-from selfspec_cli.calibrate.cost_stage import Costs, cost_plan, price, run_cost
+from selfspec_cli.calibrate.cost_stage import cost_plan, run_cost
 from selfspec_cli.calibrate.finalist_stage import ARTEFACT, STAGE, misses, run_finalists
 from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options
 from selfspec_cli.calibrate.observe_stage import run_observe

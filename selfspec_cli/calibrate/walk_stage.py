@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from selfspec_cli.analysis.costs import Costs
 from selfspec_cli.analysis.grid import build_grid
-from selfspec_cli.analysis.observations import acceptance_table, build_paths
-from selfspec_cli.analysis.walk import PathCoins, split_walkable, walk
-from selfspec_cli.calibrate.cost_stage import Costs
+from selfspec_cli.analysis.observations import acceptance_table
+from selfspec_cli.analysis.run_walk import walk_paths
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.config import CalibrateConfig, resolve_draft_lengths
 from selfspec_cli.storage import RunDir, read_table, write_table
@@ -40,7 +40,8 @@ def _write(
     exit_layers: Sequence[int],
     progress: Progress,
 ) -> None:
-    table, left_out = walk_paths(run, config, costs, exit_layers)
+    lengths = resolve_draft_lengths(config.draft_lengths)
+    table, left_out = walk_paths(run, costs, exit_layers, lengths)
     for reason, count in left_out.items():
         if count:
             progress.note(f"{count} paths are not walked: {reason.replace('_', ' ')}")
@@ -50,7 +51,6 @@ def _write(
     write_table(table, run.artefact("walk.parquet"))
     write_table(grid, run.artefact("grid.csv"))
     write_table(acceptance_table(observations, requests), run.artefact("acceptance.csv"))
-    lengths = resolve_draft_lengths(config.draft_lengths)
     cells = len(exit_layers) * len(lengths) * table["temperature"].nunique()
     run.finish_stage(
         STAGE,
@@ -59,37 +59,3 @@ def _write(
         paths=table["path_id"].nunique(),
         not_walked=left_out,
     )
-
-
-def walk_paths(
-    run: RunDir, config: CalibrateConfig, costs: Costs, exit_layers: Sequence[int]
-) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Walk the run's observed paths; returns the table and how many paths were left out, why."""
-    coins = build_paths(
-        read_table(run.artefact("observations.parquet")),
-        read_table(run.artefact("paths.parquet")),
-        read_table(run.artefact("requests.parquet")),
-        exit_layers,
-    )
-    walkable, dropped = split_walkable(coins)
-    priced, beyond = split_priced(walkable, costs)
-    lengths = resolve_draft_lengths(config.draft_lengths)
-    table = walk(priced, exit_layers, lengths, costs.surfaces)
-    left_out = {
-        "a_token_has_probability_0": len(dropped),
-        "contexts_beyond_those_timed": len(beyond),
-    }
-    return table, left_out
-
-
-def split_priced(
-    paths: Sequence[PathCoins], costs: Costs
-) -> tuple[list[PathCoins], list[PathCoins]]:
-    """Separate paths whose every context was timed; costs are never extrapolated."""
-    inside: list[PathCoins] = []
-    outside: list[PathCoins] = []
-    for path in paths:
-        low, high = costs.surfaces[path.law_class].context_range
-        last = path.prompt_tokens + max(path.num_tokens - 2, 0)
-        (inside if low <= path.prompt_tokens and last <= high else outside).append(path)
-    return inside, outside

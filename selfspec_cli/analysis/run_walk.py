@@ -1,0 +1,56 @@
+"""Walk a run's observed paths from its files, under any costs. No torch."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from selfspec_cli.analysis.costs import Costs
+from selfspec_cli.analysis.observations import build_paths
+from selfspec_cli.analysis.walk import PathCoins, split_walkable, walk
+from selfspec_cli.storage import RunDir, read_table
+
+ZERO_PROB, BEYOND = "a_token_has_probability_0", "contexts_beyond_those_timed"
+
+
+def run_coins(run: RunDir, exit_layers: Sequence[int]) -> list[PathCoins]:
+    """Return the coins of every observed path of a run, rows in the order of `exit_layers`.
+
+    Raises:
+        StorageError: an artefact is missing or torn.
+    """
+    return build_paths(
+        read_table(run.artefact("observations.parquet")),
+        read_table(run.artefact("paths.parquet")),
+        read_table(run.artefact("requests.parquet")),
+        exit_layers,
+    )
+
+
+def walk_paths(
+    run: RunDir, costs: Costs, exit_layers: Sequence[int], draft_lengths: Sequence[int]
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Walk the run's observed paths; returns the table and how many paths were left out, why."""
+    priced, left_out = usable_paths(run_coins(run, exit_layers), costs)
+    return walk(priced, exit_layers, draft_lengths, costs.surfaces), left_out
+
+
+def usable_paths(
+    coins: Sequence[PathCoins], costs: Costs
+) -> tuple[list[PathCoins], dict[str, int]]:
+    """Return the paths that can be walked and priced, and how many cannot, by reason."""
+    walkable, dropped = split_walkable(coins)
+    priced, beyond = split_priced(walkable, costs)
+    return priced, {ZERO_PROB: len(dropped), BEYOND: len(beyond)}
+
+
+def split_priced(
+    paths: Sequence[PathCoins], costs: Costs
+) -> tuple[list[PathCoins], list[PathCoins]]:
+    """Separate paths whose every context was timed; costs are never extrapolated."""
+    inside: list[PathCoins] = []
+    outside: list[PathCoins] = []
+    for path in paths:
+        low, high = costs.surfaces[path.law_class].context_range
+        last = path.prompt_tokens + max(path.num_tokens - 2, 0)
+        (inside if low <= path.prompt_tokens and last <= high else outside).append(path)
+    return inside, outside
