@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from selfspec_cli.config import (
     CalibrateConfig,
     analysis_hash,
+    beyond_exit_layers,
     load_config,
     measurement_document,
     measurement_hash,
@@ -272,6 +273,23 @@ def test_float_rounding_would_lose_a_layer():
     assert resolve_exit_layers("7%-9%", 100) == (7, 8, 9)
 
 
+@pytest.mark.parametrize(
+    ("spec", "num_layers", "expected"),
+    [
+        ("30%-80%", 30, (7, 8, 25, 26)),  # 9..24
+        ("30%-80%", 4, (1,)),  # 2..3: one layer below, none above
+        ("10%-90%", 10, ()),  # 1..9: the range is all there is
+        ("30%-80%+4", 30, (7, 8, 22, 23)),  # 9, 13, 17, 21
+        ("9-24", 30, ()),
+        ("9,12", 30, ()),
+    ],
+)
+def test_layers_beyond_a_share_lie_next_to_it(spec, num_layers, expected):
+    """Numbers written out are the user's own choice; a share is only where one looks first."""
+    assert beyond_exit_layers(spec, num_layers) == expected
+    assert not set(expected) & set(resolve_exit_layers(spec, num_layers))
+
+
 @pytest.mark.parametrize("spec", ["0", "6", "7", "1-6"])
 def test_layer_outside_the_model_names_the_valid_range(spec):
     with pytest.raises(ConfigError, match=r"outside 1\.\.5 for a model with 6 layers"):
@@ -372,6 +390,8 @@ def test_facts_replace_the_words_they_resolve():
     here, there = config(traces=["a/t.jsonl"]), config(traces=["b/t.jsonl"])
     assert measurement_hash(here, {"traces": "h1"}) == measurement_hash(there, {"traces": "h1"})
     assert measurement_hash(here, {"traces": "h1"}) != measurement_hash(here, {"traces": "h2"})
+    named, share = {"exit_layers_beyond": []}, {"exit_layers_beyond": [7, 8]}
+    assert measurement_hash(here, named) != measurement_hash(here, share), "other layers observed"
     with pytest.raises(KeyError, match="context_edges"):
         measurement_document(here, {"context_edges": [0]})
 

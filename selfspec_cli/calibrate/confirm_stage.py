@@ -85,10 +85,10 @@ def confirm_paths(
 
 
 def choose(
-    config: CalibrateConfig, walk: pd.DataFrame, grid: pd.DataFrame
+    config: CalibrateConfig, walk: pd.DataFrame, grid: pd.DataFrame, exit_layers: Sequence[int]
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Cells to confirm and the path_ids to confirm them on."""
-    cells = choose_cells(grid, config.confirm.cells)
+    """Cells to confirm, within `exit_layers`, and the path_ids to confirm them on."""
+    cells = choose_cells(grid.loc[grid["exit_layer"].isin(exit_layers)], config.confirm.cells)
     wanted = [
         path_id
         for temperature in sorted(cells["temperature"].unique())
@@ -108,7 +108,8 @@ def _decode_all(
     progress: Progress,
 ) -> pd.DataFrame:
     walk = read_table(run.artefact("walk.parquet"))
-    cells, _ = choose(config, walk, read_table(run.artefact("grid.csv")))
+    layers = run.manifest["measurement"]["exit_layers"]
+    cells, _ = choose(config, walk, read_table(run.artefact("grid.csv")), layers)
     frames = []
     with progress.stage("confirm", len(paths)) as stage:
         for path in paths:

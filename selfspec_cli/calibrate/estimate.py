@@ -6,7 +6,7 @@ over the stages' work; the memory is weights, cache, states and laws.
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -68,7 +68,7 @@ def estimate(prepared: Prepared, progress: Progress) -> Estimate:
     """
     progress.note("loading the model and timing a few steps")
     begin = time.monotonic()
-    loaded = load_model(prepared.options, prepared.tokenizer, prepared.exit_layers)
+    loaded = load_model(prepared.options, prepared.tokenizer, prepared.observed_layers)
     load_seconds = time.monotonic() - begin
     requests, config = prepared.inputs.requests, prepared.config
     recorded, rest = plan_paths(config, requests)
@@ -76,8 +76,9 @@ def estimate(prepared: Prepared, progress: Progress) -> Estimate:
     temperatures = sorted({job.temperature for job in jobs})
     plan = cost_plan(config, loaded.view, requests, prepared.exit_layers)
     setting = Setting(loaded=loaded, draft_truncation=config.draft_truncation)
-    probe = take_probe(setting, requests[0], plan, temperatures, config.observe_batch)
-    num_cells = len(prepared.exit_layers) * len(prepared.draft_lengths)
+    observed = replace(plan, exit_layers=prepared.observed_layers)
+    probe = take_probe(setting, requests[0], observed, temperatures, config.observe_batch)
+    num_cells = len(prepared.observed_layers) * len(prepared.draft_lengths)
     seconds = {
         "load": load_seconds,
         "observe": _observe_seconds(probe, recorded, rest, config.observe_batch),

@@ -20,6 +20,7 @@ from selfspec_cli.calibrate.walk_stage import run_walk
 from selfspec_cli.config import (
     CalibrateConfig,
     analysis_hash,
+    beyond_exit_layers,
     measurement_document,
     resolve_draft_lengths,
     resolve_exit_layers,
@@ -49,9 +50,17 @@ class Prepared:
     tokenizer: Any
     inputs: Inputs
     exit_layers: tuple[int, ...]
+    """The range: what a rule may use."""
+    beyond: tuple[int, ...]
+    """Layers outside the range that are observed too, for the warning at its edges."""
     draft_lengths: tuple[int, ...]
     run: RunDir
     measurement: dict[str, object]
+
+    @property
+    def observed_layers(self) -> tuple[int, ...]:
+        """The range and what is observed beyond it, ascending."""
+        return tuple(sorted({*self.exit_layers, *self.beyond}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +72,7 @@ class Outcome:
     costs: Costs
     walk: pd.DataFrame
     grid: pd.DataFrame
+    """Rows of grid.csv at the exit layers of the range."""
     confirm: pd.DataFrame | None
     sweep: pd.DataFrame | None
 
@@ -76,7 +86,11 @@ def prepare_run(config: CalibrateConfig, *, fresh: bool = False) -> Prepared:
     """
     options = load_options(config)
     model_config = read_config(options)
-    exit_layers = resolve_exit_layers(config.exit_layers, int(model_config.num_hidden_layers))
+    num_layers = int(model_config.num_hidden_layers)
+    exit_layers = resolve_exit_layers(config.exit_layers, num_layers)
+    # A sweep decodes cells one by one: layers that no rule may use are not worth that.
+    walked = config.sweep == "walk"
+    beyond = beyond_exit_layers(config.exit_layers, num_layers) if walked else ()
     draft_lengths = resolve_draft_lengths(config.draft_lengths)
     if config.sweep == "decode":
         sweep_points(config, exit_layers)
@@ -86,6 +100,7 @@ def prepare_run(config: CalibrateConfig, *, fresh: bool = False) -> Prepared:
         "model": model_fingerprint(resolve_folder(options.model)),
         "traces": trace_fingerprint(inputs.trace_paths)["sha256"],
         "exit_layers": list(exit_layers),
+        "exit_layers_beyond": list(beyond),
         "device": str(resolve_device(config.device)),
     }
     measurement = measurement_document(config, facts)
@@ -98,6 +113,7 @@ def prepare_run(config: CalibrateConfig, *, fresh: bool = False) -> Prepared:
         tokenizer=tokenizer,
         inputs=inputs,
         exit_layers=exit_layers,
+        beyond=beyond,
         draft_lengths=draft_lengths,
         run=run,
         measurement=measurement,
@@ -115,7 +131,7 @@ def calibrate(prepared: Prepared, progress: Progress, argv: Sequence[str] = ()) 
         progress.note("this measurement is complete; nothing is decoded again")
         return _from_files(prepared, progress)
     progress.note("loading and checking the model")
-    loaded = load_model(prepared.options, prepared.tokenizer, prepared.exit_layers)
+    loaded = load_model(prepared.options, prepared.tokenizer, prepared.observed_layers)
     for notice in (*prepared.inputs.notes, *loaded.notices):
         progress.note(notice)
     _begin(prepared, loaded, argv)
@@ -151,7 +167,7 @@ def _from_files(prepared: Prepared, progress: Progress) -> Outcome:
         read_table(run.artefact(ARTEFACT)) if run.stage_done(STAGE) else None,
     )
     _forget_other_analysis(prepared)
-    walk, grid = run_walk(run, config, costs, prepared.exit_layers, progress)
+    walk, grid = run_walk(run, config, costs, prepared.observed_layers, progress)
     last = _last_stage(config)
     written = last != "walk" and run.artefact(f"{last}.csv").exists()
     table = read_table(run.artefact(f"{last}.csv")) if written else None
@@ -160,10 +176,15 @@ def _from_files(prepared: Prepared, progress: Progress) -> Outcome:
         inputs=prepared.inputs,
         costs=costs,
         walk=walk,
-        grid=grid,
+        grid=_in_range(prepared, grid),
         confirm=table if last == "confirm" else None,
         sweep=table if last == "sweep" else None,
     )
+
+
+def _in_range(prepared: Prepared, grid: pd.DataFrame) -> pd.DataFrame:
+    inside = grid["exit_layer"].isin(prepared.exit_layers)
+    return grid.loc[inside].reset_index(drop=True)
 
 
 def _forget_other_analysis(prepared: Prepared) -> None:
@@ -177,27 +198,28 @@ def _forget_other_analysis(prepared: Prepared) -> None:
 def _stages(prepared: Prepared, loaded: LoadedModel, progress: Progress) -> Outcome:
     config, run = prepared.config, prepared.run
     layers, requests = prepared.exit_layers, prepared.inputs.requests
+    observed = prepared.observed_layers
     setting = Setting(loaded=loaded, draft_truncation=config.draft_truncation, seed=config.seed)
-    shards = run_observe(run, config, setting, requests, layers, progress)
+    shards = run_observe(run, config, setting, requests, observed, progress)
     plan = cost_plan(config, loaded.view, requests, layers)
     costs = run_cost(run, config, loaded.view, plan, progress)
     if misses(costs):
         extra = run_finalists(run, config, loaded.view, plan, costs, progress)
         costs = price(read_table(run.artefact("cost.csv")), loaded.view.layer_kinds, extra)
-    walk, grid = run_walk(run, config, costs, layers, progress)
+    walk, grid = run_walk(run, config, costs, observed, progress)
     confirm = sweep = None
     if config.sweep == "decode":
         sweep = run_sweep(run, config, setting, requests, layers, progress)
     elif config.confirm.cells > 0:
-        _, wanted = choose(config, walk, grid)
-        paths = confirm_paths(shards, requests, wanted, layers)
+        _, wanted = choose(config, walk, grid, layers)
+        paths = confirm_paths(shards, requests, wanted, observed)
         confirm = run_confirm(run, config, setting, costs, paths, progress)
     return Outcome(
         run=run,
         inputs=prepared.inputs,
         costs=costs,
         walk=walk,
-        grid=grid,
+        grid=_in_range(prepared, grid),
         confirm=confirm,
         sweep=sweep,
     )
@@ -214,6 +236,7 @@ def _begin(prepared: Prepared, loaded: LoadedModel, argv: Sequence[str]) -> None
         measurement=prepared.measurement,
         config=config.model_dump(mode="json"),
         analysis_hash=analysis_hash(config),
+        exit_layers_beyond=list(prepared.beyond),
         provenance=collect(traces=inputs.trace_paths, model=fingerprint, device=device),
         seeds={"run": config.seed},
         self_check_error=loaded.self_check_error,

@@ -8,6 +8,7 @@ from selfspec_cli.config.hashes import (
 )
 from selfspec_cli.config.load import load_config
 from selfspec_cli.config.ranges import (
+    beyond_exit_layers,
     parse_temperatures,
     resolve_draft_lengths,
     resolve_exit_layers,
@@ -21,6 +22,7 @@ __all__ = [
     "CostConfig",
     "analysis_document",
     "analysis_hash",
+    "beyond_exit_layers",
     "load_config",
     "measurement_document",
     "measurement_hash",

@@ -10,6 +10,8 @@ from selfspec_cli.storage.documents import plain_data
 
 ANALYSIS_KEYS = frozenset({"context_edges", "plan"})
 """Keys that change what is computed from a run's files, not what was measured."""
+RESOLVED_KEYS = frozenset({"exit_layers_beyond"})
+"""Keys of the measurement that no configuration has: they follow from it and the model."""
 PLACE_KEYS = frozenset({"out"})
 """Keys that only say where a run lies."""
 
@@ -23,8 +25,8 @@ def measurement_document(
         config: the calibration.
         facts: what the config's words stand for once files were read, under the same keys:
             `traces` their content hashes, `model` its fingerprint, `exit_layers` the layers,
-            `device`, `dtype`, `engine` as resolved. A moved trace is then the same measurement,
-            a changed one is not.
+            `exit_layers_beyond` those observed outside them, `device`, `dtype`, `engine` as
+            resolved. A moved trace is then the same measurement, a changed one is not.
 
     Raises:
         KeyError: a fact under a key that defines no measurement.
@@ -35,7 +37,7 @@ def measurement_document(
         if key not in ANALYSIS_KEYS | PLACE_KEYS
     }
     document["draft_lengths"] = list(resolve_draft_lengths(config.draft_lengths))
-    unknown = sorted(set(facts or {}) - set(document))
+    unknown = sorted(set(facts or {}) - set(document) - RESOLVED_KEYS)
     if unknown:
         raise KeyError(f"facts under keys that define no measurement: {unknown}")
     return {**document, **(facts or {})}

@@ -8,6 +8,7 @@ from typing import Literal
 
 from selfspec_cli.errors import ConfigError
 
+NUM_BEYOND = 2  # layers observed on each side of a range given as a share of the depth
 GRAMMAR = "Write 9-24, 9-24+3 or 9,12,15"
 _ITEM = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?:\+(\d{1,6}))?)?")
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)%-(\d{1,3}(?:\.\d+)?)%(?:\+(\d{1,6}))?")
@@ -94,6 +95,27 @@ def resolve_exit_layers(
             hint=f"Widen the share, or name layers within 1..{highest}.",
         )
     return _exit_layers_from(layers, num_layers, highest, where)
+
+
+def beyond_exit_layers(spec: str, num_layers: int) -> tuple[int, ...]:
+    """Return layers just outside a share of the depth, observed to see whether it cuts a peak.
+
+    Two below and two above, as far as 1..N-1 goes (counts of layers, ascending). Whoever named
+    layers by number fixed the range: none then.
+
+    Args:
+        spec: what `resolve_exit_layers` takes.
+        num_layers: N, decoder layers of the model.
+
+    Raises:
+        ConfigError: as `resolve_exit_layers`.
+    """
+    inside = resolve_exit_layers(spec, num_layers)
+    if _SHARE.fullmatch(spec.strip()) is None:
+        return ()
+    below = range(max(1, inside[0] - NUM_BEYOND), inside[0])
+    above = range(inside[-1] + 1, min(num_layers - 1, inside[-1] + NUM_BEYOND) + 1)
+    return (*below, *above)
 
 
 def parse_temperatures(
