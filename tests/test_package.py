@@ -8,12 +8,13 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from collections import Counter
 
 import pytest
 
 from selfspec_cli.config import load_config, preset_names, resolve_trace, sample_names
 
-TASKS = {"code", "chat", "math", "structured", "summarization", "chinese"}
+NUM_SAMPLE = 161
 PROBE = """
 import json, sys
 import selfspec_cli
@@ -76,7 +77,7 @@ def test_presets_and_sample_work_from_an_installed_wheel(installed, repo, tmp_pa
     assert str(repo) not in answer["package"], "the checkout was used, not the wheel"
     assert answer["presets"] == list(preset_names())
     assert answer["samples"] == list(sample_names())
-    assert answer["rows"] == 48, answer["rows"]
+    assert answer["rows"] == NUM_SAMPLE, answer["rows"]
     assert (
         answer["limit"]
         == load_config("quickstart", {"model": "x", "traces": "x", "out": "x"}).limit
@@ -114,21 +115,30 @@ def test_readme_names_both_commands_and_the_makefile_has_them(repo):
     assert (repo / ".ci" / "run").stat().st_mode & 0o111, ".ci/run is not executable"
 
 
-def test_sample_trace_covers_tasks_temperatures_and_two_context_bands():
+def test_sample_trace_fills_three_buckets_and_leaves_others_thin():
+    """Buckets by task, temperature and whether the prompt is long; words stand for tokens."""
     rows = [json.loads(line) for line in resolve_trace("sample").read_bytes().splitlines()]
-    assert len({row["id"] for row in rows}) == len(rows) == 48
-    assert {row["task"] for row in rows} == TASKS
-    assert {row["temperature"] for row in rows} == {0, 0.3, 0.7, 1.0, None}
-    assert any(row["max_tokens"] is None for row in rows)
-    longest = sorted(len(json.dumps(row).split()) for row in rows)[-4:]
-    assert longest[0] > 700, f"words of the four longest rows: {longest}"
+    assert len({row["id"] for row in rows}) == len(rows) == NUM_SAMPLE >= 144
+    assert len({json.dumps(row["messages"]) for row in rows}) == len(rows), "a prompt twice"
+    assert {row["temperature"] for row in rows} == {0, 0.7}
+    budgets = [row["max_tokens"] for row in rows]
+    assert min(budgets) >= 32, min(budgets)
+    assert max(budgets) <= 96, max(budgets)
+    assert 48 <= sum(budgets) / len(budgets) <= 56, sum(budgets) / len(budgets)
+    words = [len(json.dumps(row["messages"], ensure_ascii=False).split()) for row in rows]
+    pairs = zip(rows, words, strict=True)
+    counts = Counter((row["task"], n > 300, row["temperature"]) for row, n in pairs)
+    assert sum(n >= 24 for n in counts.values()) >= 3, counts
+    assert sum(3 <= n < 20 for n in counts.values()) >= 2, counts
+    assert sorted(words)[-3] > 1500, f"words of the three longest prompts: {sorted(words)[-3:]}"
 
 
 def test_sample_trace_is_read_without_a_skipped_row():
     from selfspec_cli.trace import read_traces
 
     read = read_traces([resolve_trace("sample")])
-    assert len(read.requests) == 48, f"{len(read.requests)} of 48, skipped: {read.skips}"
+    num = len(read.requests)
+    assert num == NUM_SAMPLE, f"{num} of {NUM_SAMPLE}, skipped: {read.skips}"
 
 
 def test_installed_program_calibrates_demo_on_sample_with_a_preset(
@@ -152,5 +162,5 @@ def test_installed_program_calibrates_demo_on_sample_with_a_preset(
         env={**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["read"]["read"] == 48
+    assert json.loads(done.stdout)["read"]["read"] == NUM_SAMPLE
     assert (folder / "run" / "grid.csv").exists()
