@@ -8,6 +8,7 @@ import pandas as pd
 from selfspec_cli.analysis.costs import Costs, price
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.config import CalibrateConfig, resolve_draft_lengths
+from selfspec_cli.cost.bandwidth import bandwidth_floor_seconds, read_bandwidth
 from selfspec_cli.cost.clock import Clock
 from selfspec_cli.cost.measure import iter_blocks
 from selfspec_cli.cost.plan import CostPlan, default_rounds
@@ -90,9 +91,17 @@ def run_cost(
     if not run.stage_done(STAGE):
         document = {law: fit.to_document() for law, fit in costs.fits.items()}
         write_document(document, run.artefact("cost_fit.json"))
-        run.finish_stage(STAGE, ["cost.csv", "cost_fit.json"], layer_kinds=list(view.layer_kinds))
+        facts = {"layer_kinds": list(view.layer_kinds), "bandwidth": bandwidth_facts(view, plan)}
+        run.finish_stage(STAGE, ["cost.csv", "cost_fit.json"], **facts)
         run.clear_shards(STAGE)
     return costs
+
+
+def bandwidth_facts(view: LayerView, plan: CostPlan) -> dict[str, object]:
+    """Measured read bandwidth, and the floor of a plain step at each timed context (s)."""
+    bandwidth = read_bandwidth(view.device, Clock.for_device(view.device))
+    floors = {str(c): bandwidth_floor_seconds(view, c, bandwidth) for c in plan.contexts}
+    return {"read_bytes_per_s": bandwidth, "floor_s": floors}
 
 
 def time_blocks(
