@@ -1,8 +1,9 @@
 """Plain decoding of several requests at once, each row exactly as if it ran alone.
 
 Rows differ in prompt length; nothing is padded: each prompt is run alone into its own row of the
-cache, then one step serves all rows, each at its own write pointer. A finished row stays in place
-with its pointer held until the last one ends.
+cache, then one step serves all rows, each at its own write pointer. Rows with the same prompt, one
+request at several temperatures, share one run of it. A finished row stays in place with its pointer
+held until the last one ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from selfspec_cli.engine.decoder import PREFILL_CHUNK, Job, finish_of
+from selfspec_cli.engine.limits import check_fits
 from selfspec_cli.engine.policies import Policy
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.records import Finish
@@ -24,9 +26,14 @@ class BatchDecoder:
     Attributes:
         outputs: committed tokens of each row.
         finishes: how each row ended, None while it goes on.
+
+    Raises:
+        ModelError: a row's prompt and budget exceed the model's positions, or a prompt is empty.
     """
 
     def __init__(self, view: LayerView, jobs: Sequence[Job], policies: Sequence[Policy]) -> None:
+        for job in jobs:
+            check_fits(view.config, len(job.prompt), job.budget)
         self.view, self.jobs, self.policies = view, jobs, policies
         capacity = max(len(job.prompt) + job.budget for job in jobs)
         self.cache = view.new_cache(rows=len(jobs), capacity=capacity)
@@ -40,22 +47,40 @@ class BatchDecoder:
 
     @torch.inference_mode()
     def prefill(self, tap: Callable[[int, int, Tensor], None] | None = None) -> None:
-        """Run each prompt and commit each row's x_0.
+        """Run each distinct prompt once and commit each row's x_0.
 
         `tap(row, depth, hidden)` sees the last prompt position's state [1, 1, H] by depth.
         """
         self._reserve()
-        for row in self.live:
-            job, alone = self.jobs[row], self.cache.row(row)
-            final = max(0, (len(job.prompt) - 1) // PREFILL_CHUNK * PREFILL_CHUNK)
-            hidden = torch.empty(0)
-            for at in range(0, len(job.prompt), PREFILL_CHUNK):
-                ids = torch.tensor([job.prompt[at : at + PREFILL_CHUNK]], device=self.view.device)
-                seen = _last(tap, row) if tap is not None and at == final else None
-                embedded = self.view.embed(ids, alone)
-                hidden = self.view.run(embedded, alone, 0, self.view.num_layers, seen)
-            self._commit(row, self.view.head(hidden[0, -1:]))
+        for prompt, rows in self._rows_by_prompt().items():
+            hidden = self._run_prompt(prompt, rows, tap)
+            self.cache.copy_row(rows[0], rows[1:], len(prompt))
+            logits = self.view.head(hidden[0, -1:])
+            for row in rows:
+                self._commit(row, logits)
         self._hold()
+
+    def _rows_by_prompt(self) -> dict[tuple[int, ...], list[int]]:
+        rows: dict[tuple[int, ...], list[int]] = {}
+        for row in self.live:
+            rows.setdefault(self.jobs[row].prompt, []).append(row)
+        return rows
+
+    def _run_prompt(
+        self,
+        prompt: tuple[int, ...],
+        rows: Sequence[int],
+        tap: Callable[[int, int, Tensor], None] | None,
+    ) -> Tensor:
+        """Run a prompt into the first of `rows`; returns the states [1, m, H] of its last chunk."""
+        alone, hidden = self.cache.row(rows[0]), torch.empty(0)
+        final = max(0, (len(prompt) - 1) // PREFILL_CHUNK * PREFILL_CHUNK)
+        for at in range(0, len(prompt), PREFILL_CHUNK):
+            ids = torch.tensor([prompt[at : at + PREFILL_CHUNK]], device=self.view.device)
+            seen = _last(tap, rows) if tap is not None and at == final else None
+            embedded = self.view.embed(ids, alone)
+            hidden = self.view.run(embedded, alone, 0, self.view.num_layers, seen)
+        return hidden
 
     def _reserve(self) -> None:
         probe = self.view.new_cache(capacity=1)
@@ -93,5 +118,9 @@ class BatchDecoder:
             self.cache.lengths[layer] = list(held)
 
 
-def _last(tap: Callable[[int, int, Tensor], None], row: int) -> Tap:
-    return lambda depth, hidden: tap(row, depth, hidden[:, -1:])
+def _last(tap: Callable[[int, int, Tensor], None], rows: Sequence[int]) -> Tap:
+    def each(depth: int, hidden: Tensor) -> None:
+        for row in rows:
+            tap(row, depth, hidden[:, -1:])
+
+    return each

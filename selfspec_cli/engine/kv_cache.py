@@ -93,6 +93,13 @@ class KVCache:
             view.values[layer] = value[index : index + 1]
         return view
 
+    def copy_row(self, source: int, targets: Sequence[int], length: int) -> None:
+        """Copy the first `length` positions of row `source` into other rows; moves no pointer."""
+        for buffer in (*self.keys, *self.values):
+            for target in targets:
+                if buffer is not None:
+                    buffer[target, :, :length] = buffer[source, :, :length]
+
     def reserve(self, template: "KVCache") -> None:
         """Make all buffers now, with the shapes of another cache's layers."""
         for layer, (key, value) in enumerate(zip(template.keys, template.values, strict=True)):

@@ -7,6 +7,7 @@ from tiny import NAMES, N, greedy_policy, prompts, tiny_view
 from selfspec_cli.engine import batch as batch_module
 from selfspec_cli.engine.batch import BatchDecoder
 from selfspec_cli.engine.decoder import Job, decode_plain
+from selfspec_cli.engine.kv_cache import KVCache
 from selfspec_cli.engine.laws import Processor
 from selfspec_cli.engine.policies import make_policy
 from selfspec_cli.records import Sampling
@@ -114,3 +115,72 @@ def test_row_without_budget_makes_nothing():
         batch.outputs[1]
         == decode_plain(view, Job(prompt=LONG, budget=4), greedy_policy(view)).output
     )
+
+
+def _temperatures(view, jobs):
+    """One request at three temperatures, penalties included: laws must not touch shared logits."""
+    samplings = [
+        Sampling(temperature=0.7, repetition_penalty=1.5),
+        Sampling(temperature=0.0),
+        Sampling(temperature=1.0),
+    ]
+    return [
+        make_policy(Processor(sampling, view.vocab_size, job.prompt), 3)
+        for job, sampling in zip(jobs, samplings, strict=False)
+    ]
+
+
+def _seen(view, jobs) -> tuple[BatchDecoder, list[torch.Tensor]]:
+    batch, seen = BatchDecoder(view, jobs, _temperatures(view, jobs)), []
+    batch.prefill(lambda row, depth, hidden: seen.append(hidden.clone()))
+    while batch.live:
+        batch.step(lambda depth, hidden: seen.append(hidden.clone()))
+    return batch, seen
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
+def test_rows_of_one_prompt_share_its_run_to_the_last_bit(name, monkeypatch):
+    view = tiny_view(name)
+    jobs = [Job(prompt=LONG, budget=budget) for budget in (9, 12, 5)]
+    shared, shared_states = _seen(view, jobs)
+    monkeypatch.setattr(
+        BatchDecoder, "_rows_by_prompt", lambda self: _Apart(self.jobs), raising=True
+    )
+    apart, apart_states = _seen(view, jobs)
+    assert shared.outputs == apart.outputs
+    assert len({tuple(output[:5]) for output in shared.outputs}) == 3, "laws too alike to tell"
+    for layer in range(N):
+        assert torch.equal(shared.cache.keys[layer], apart.cache.keys[layer]), f"layer {layer}"
+        assert torch.equal(shared.cache.values[layer], apart.cache.values[layer])
+    steps = zip(shared_states[3 * N :], apart_states[3 * N :], strict=True)
+    assert all(torch.equal(a, b) for a, b in steps), "states while decoding"
+
+
+class _Apart:
+    """Every row's prompt by itself, as if no two were alike."""
+
+    def __init__(self, jobs) -> None:
+        self.jobs = jobs
+
+    def items(self):
+        return [(job.prompt, [row]) for row, job in enumerate(self.jobs)]
+
+
+def test_a_shared_prompt_is_run_once(monkeypatch):
+    view, chunks = tiny_view("llama"), []
+    run = view.run
+    monkeypatch.setattr(view, "run", lambda h, *a: chunks.append(h.shape[1]) or run(h, *a))
+    jobs = [Job(prompt=p, budget=2) for p in (LONG, SHORT, LONG, LONG)]
+    BatchDecoder(view, jobs, [greedy_policy(view) for _ in jobs]).prefill()
+    assert sorted(chunks) == [1, 5, 20], "a probe of one position, then each prompt once"
+
+
+def test_rows_that_get_no_copy_of_the_prompt_go_astray(monkeypatch):
+    """Broken twin: without its keys and values a row attends to nothing."""
+    view = tiny_view("llama")
+    jobs = [Job(prompt=LONG, budget=12) for _ in range(2)]
+    whole = _together(view, jobs).outputs
+    monkeypatch.setattr(KVCache, "copy_row", lambda *_: None)
+    broken = _together(view, jobs).outputs
+    assert broken[0] == whole[0]
+    assert broken[1] != whole[1]
