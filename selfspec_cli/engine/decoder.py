@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from selfspec_cli.engine.limits import check_fits
 from selfspec_cli.engine.policies import Policy
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.errors import ModelError
@@ -36,14 +37,7 @@ class Decoder:
     """
 
     def __init__(self, view: LayerView, job: Job, policy: Policy, *, max_draft: int = 0) -> None:
-        limit = view.max_positions
-        if limit is not None and len(job.prompt) + job.budget > limit:
-            raise ModelError(
-                f"prompt of {len(job.prompt)} and {job.budget} output tokens exceed the model's "
-                f"{limit} positions"
-            )
-        if not job.prompt:
-            raise ModelError("a prompt of zero tokens cannot be decoded")
+        check_fits(view.config, len(job.prompt), job.budget)
         self.view, self.job, self.policy = view, job, policy
         self.cache = view.new_cache(capacity=len(job.prompt) + job.budget)
         self.output: list[int] = []

@@ -29,6 +29,14 @@ class Family:
     """Name under which a layer takes the KV cache."""
     mixed_attention: bool = False
     """Layers differ in their mask; `config.layer_types` says which layer has which."""
+    windowed: bool = False
+    """All layers are local where `config.sliding_window` is set."""
+    rotary_by_kind: bool = False
+    """The rotary module makes another table for each mask kind."""
+    embed_multiplier: str = ""
+    """Config attribute of a factor on the embedding that the embedding module does not apply."""
+    logit_divisor: str = ""
+    """Config attribute that the head's output is divided by."""
     logit_softcap: str = ""
     """Config attribute of the cap c in c·tanh(logits / c); empty if there is none."""
 
@@ -37,11 +45,25 @@ FAMILIES = {
     family.model_type: family
     for family in (
         Family(model_type="llama"),
+        Family(model_type="qwen2", mixed_attention=True),
         Family(model_type="qwen3", mixed_attention=True),
         Family(
             model_type="gemma2",
             mixed_attention=True,
             logit_softcap="final_logit_softcapping",
+        ),
+        Family(
+            model_type="gemma3_text",
+            mixed_attention=True,
+            rotary_by_kind=True,
+            logit_softcap="final_logit_softcapping",
+        ),
+        Family(model_type="mistral", windowed=True),
+        Family(model_type="phi3", windowed=True),
+        Family(
+            model_type="granite",
+            embed_multiplier="embedding_multiplier",
+            logit_divisor="logits_scaling",
         ),
         Family(
             model_type="gpt2",
@@ -63,17 +85,23 @@ FAMILIES = {
 }
 
 
+COMPOSITE = {"gemma3": "gemma3_text"}
+"""Checkpoints that hold a family of the table as their text part, by their own model type."""
+
+
 def family_of(model_type: str) -> Family:
-    """Return the table entry for a `config.model_type`.
+    """Return the table entry for a `config.model_type`, or that of its text part.
 
     Raises:
         FamilyError: the family is not in the table; the message names near ones and all known.
     """
-    if model_type in FAMILIES:
-        return FAMILIES[model_type]
-    near = difflib.get_close_matches(model_type, FAMILIES, n=1, cutoff=0.5)
+    found = FAMILIES.get(COMPOSITE.get(model_type, model_type))
+    if found is not None:
+        return found
+    known = sorted({*FAMILIES, *COMPOSITE})
+    near = difflib.get_close_matches(model_type, known, n=1, cutoff=0.5)
     guess = f" Did you mean a {near[0]} checkpoint?" if near else ""
     raise FamilyError(
         f"model family '{model_type}' is not supported",
-        hint=f"Supported families: {', '.join(sorted(FAMILIES))}.{guess}",
+        hint=f"Supported families: {', '.join(known)}.{guess}",
     )

@@ -10,13 +10,21 @@ import torch
 import transformers
 
 from selfspec_cli.engine.demo import demo_model_folder
-from selfspec_cli.engine.families import family_of
+from selfspec_cli.engine.families import COMPOSITE, family_of
+from selfspec_cli.engine.limits import limit_notice
 from selfspec_cli.engine.selfcheck import check_view
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.errors import ModelError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MIN_LAYERS = 2  # fewer leave no exit below the last layer
+TEXT_KEYS = {
+    "gemma3_text": {
+        r"^language_model\.lm_head": "lm_head",
+        r"^(?:model\.)?language_model\.(?:model\.)?": "model.",
+    }
+}
+"""Names of weights in a composite checkpoint (pattern) and in its text part alone, by family."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +112,11 @@ def read_config(options: LoadOptions) -> Any:
     """
     folder = resolve_folder(options.model)
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, **_gguf(options))
+        raw, _ = transformers.PreTrainedConfig.get_config_dict(folder, **_gguf(options))
+        # First, since the library cannot read every family's configuration without foreign code.
+        if raw.get("model_type"):
+            family_of(str(raw["model_type"]))
+        config = _text_part(transformers.AutoConfig.from_pretrained(folder, **_gguf(options)))
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"cannot read a model configuration: {_first_line(error)}", where=f"-m {options.model}"
@@ -117,6 +129,15 @@ def read_config(options: LoadOptions) -> Any:
             where=f"-m {options.model}",
         )
     return config
+
+
+def _text_part(config: Any) -> Any:
+    if config.model_type not in COMPOSITE:
+        return config
+    text = config.get_text_config()
+    if getattr(config, "quantization_config", None) is not None:
+        text.quantization_config = config.quantization_config
+    return text
 
 
 def load_tokenizer(options: LoadOptions) -> Any:
@@ -177,11 +198,13 @@ def eos_ids(model: Any) -> frozenset[int]:
 def _load_weights(options: LoadOptions, config: Any) -> Any:
     quantisation = getattr(config, "quantization_config", None)
     dtype = DTYPES.get(options.dtype, "auto")
-    placement = {"device_map": options.device_map} if options.device_map else {}
+    extra: dict[str, Any] = {"device_map": options.device_map} if options.device_map else {}
+    if config.model_type in TEXT_KEYS and not options.gguf_file:
+        extra |= {"config": config, "key_mapping": TEXT_KEYS[config.model_type]}
     folder = resolve_folder(options.model)
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, output_loading_info=True, **_gguf(options), **placement
+            folder, dtype=dtype, output_loading_info=True, **_gguf(options), **extra
         )
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         method = _quantisation_name(quantisation)
@@ -223,9 +246,9 @@ def _quantisation_name(quantisation: Any) -> str:
 
 def _notices(model: Any) -> tuple[str, ...]:
     setting = getattr(model.generation_config, "cache_implementation", None)
-    if setting:
-        return (f"cache_implementation '{setting}' is ignored: selfspec uses its own KV cache",)
-    return ()
+    ignored = f"cache_implementation '{setting}' is ignored: selfspec uses its own KV cache"
+    limited = limit_notice(model.config)
+    return tuple(notice for notice in (ignored if setting else None, limited) if notice)
 
 
 def _gguf(options: LoadOptions) -> dict[str, str]:

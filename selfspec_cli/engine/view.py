@@ -19,6 +19,7 @@ from transformers.masking_utils import (
 
 from selfspec_cli.engine.families import Family
 from selfspec_cli.engine.kv_cache import KVCache
+from selfspec_cli.engine.limits import context_limit
 from selfspec_cli.errors import ModelError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -31,14 +32,19 @@ def _find(root: Any, path: str) -> Any:
         raise ModelError(f"{type(root).__name__} has no attribute '{path}'") from None
 
 
+def _find_if(root: Any, path: str) -> Any:
+    return _find(root, path) if path else None
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """What the layers of one pass share."""
 
     shared: dict[str, Any]
     """Keyword arguments of every layer: positions, rotary tables."""
-    masks: dict[str, Tensor | None]
-    """One mask a layer kind; None where nothing is hidden or the kernel is causal by itself."""
+    by_kind: dict[str, dict[str, Any]]
+    """Those of the layers of one kind: the mask (None where nothing is hidden or the kernel is
+    causal by itself), and rotary tables where kinds differ in them."""
 
 
 class LayerView:
@@ -55,27 +61,28 @@ class LayerView:
         config: Any = model.config
         self.config = config
         self._embed = _find(model, family.embed)
-        self._position_embed = (
-            _find(model, family.position_embed) if family.position_embed else None
-        )
-        self._rotary = _find(model, family.rotary) if family.rotary else None
+        self._position_embed = _find_if(model, family.position_embed)
+        self._rotary = _find_if(model, family.rotary)
         layers = _find(model, family.layers)
         if not isinstance(layers, nn.ModuleList):
             raise ModelError(f"'{family.layers}' of {type(model).__name__} is no list of layers")
         self._layers: Sequence[nn.Module] = list(layers)
         self._norm, self._head = _find(model, family.norm), _find(model, family.head)
-        self._softcap = _find(config, family.logit_softcap) if family.logit_softcap else None
+        self._multiplier = _find_if(config, family.embed_multiplier)
+        self._divisor = _find_if(config, family.logit_divisor)
+        self._softcap = _find_if(config, family.logit_softcap)
         self.num_layers = len(self._layers)
         self.vocab_size = int(_find(model, f"{family.head}.weight").shape[0])
         self.hidden_size = int(config.hidden_size)
-        self.layer_kinds = self._kinds()
         self.window = getattr(self.config, "sliding_window", None)
+        self.layer_kinds = self._kinds()
         self._mask_interface = ALL_MASK_ATTENTION_FUNCTIONS[self.config._attn_implementation]
         self._sdpa = self.config._attn_implementation == "sdpa"
 
     def _kinds(self) -> tuple[str, ...]:
         types = getattr(self.config, "layer_types", None) if self.family.mixed_attention else None
-        kinds = tuple(types) if types else (FULL,) * self.num_layers
+        local = self.family.windowed and self.window is not None
+        kinds = tuple(types) if types else (SLIDING if local else FULL,) * self.num_layers
         unknown = set(kinds) - {FULL, SLIDING}
         if unknown or len(kinds) != self.num_layers:
             raise ModelError(
@@ -96,8 +103,8 @@ class LayerView:
 
     @property
     def max_positions(self) -> int | None:
-        """Longest sequence the configuration allows (tokens), None if it does not say."""
-        return getattr(self.config, "max_position_embeddings", None)
+        """Longest sequence that is decoded (tokens), None if the configuration does not say."""
+        return context_limit(self.config)
 
     def new_cache(self, *, rows: int = 1, capacity: int) -> KVCache:
         """Return an empty cache for this model."""
@@ -106,6 +113,8 @@ class LayerView:
     def embed(self, token_ids: Tensor, cache: KVCache) -> Tensor:
         """Embed token ids [B, m] that follow what layer 0 holds; returns [B, m, H]."""
         hidden = self._embed(token_ids)
+        if self._multiplier is not None:
+            hidden = hidden * self._multiplier
         if self._position_embed is not None:
             positions = self._positions(cache.lengths[0], token_ids.shape[1])
             hidden = hidden + self._position_embed(positions)
@@ -140,8 +149,8 @@ class LayerView:
         for index in indices:
             hidden = self._layers[index](
                 hidden,
-                attention_mask=prepared.masks[self.layer_kinds[index]],
                 **prepared.shared,
+                **prepared.by_kind[self.layer_kinds[index]],
                 **{self.family.cache_argument: cache},
             )
             if tap is not None:
@@ -153,10 +162,16 @@ class LayerView:
         m = hidden.shape[1]
         positions = self._positions(starts, m)
         shared: dict[str, Any] = {"position_ids": positions, "use_cache": True}
-        if self._rotary is not None:
+        by_kind: dict[str, dict[str, Any]] = {
+            kind: {"attention_mask": self._mask(kind, starts, hidden)}
+            for kind in set(self.layer_kinds)
+        }
+        if self._rotary is not None and self.family.rotary_by_kind:
+            for kind, arguments in by_kind.items():
+                arguments["position_embeddings"] = self._rotary(hidden, positions, kind)
+        elif self._rotary is not None:
             shared["position_embeddings"] = self._rotary(hidden, position_ids=positions)
-        masks = {kind: self._mask(kind, starts, hidden) for kind in set(self.layer_kinds)}
-        return Prepared(shared, masks)
+        return Prepared(shared, by_kind)
 
     def _positions(self, starts: Sequence[int], m: int) -> Tensor:
         begin = torch.tensor(starts, device=self.device)[:, None]  # [B, 1]
@@ -184,8 +199,10 @@ class LayerView:
         )
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Final norm, head and softcap: [..., H] to float32 logits [..., V]."""
+        """Final norm, head, divisor and softcap: [..., H] to float32 logits [..., V]."""
         logits = self._head(self._norm(hidden))
+        if self._divisor is not None:
+            logits = logits / self._divisor
         if self._softcap is not None:
             logits = torch.tanh(logits / self._softcap) * self._softcap
         return logits.float()
