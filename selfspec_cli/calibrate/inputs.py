@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from selfspec_cli.config import CalibrateConfig, resolve_trace
+from selfspec_cli.engine.limits import context_limit, limit_reason
 from selfspec_cli.engine.load import LoadOptions
 from selfspec_cli.errors import ConfigError
 from selfspec_cli.records import PreparedRequest, Skip
@@ -65,7 +66,8 @@ def load_inputs(
     paths = trace_paths(config)
     read = read_traces(paths)
     options = PrepareOptions(
-        max_context=getattr(model_config, "max_position_embeddings", None),
+        max_context=context_limit(model_config),
+        context_unit=limit_reason(model_config),
         max_tokens_cap=config.max_tokens,
         default_max_tokens=config.default_max_tokens,
         vocab_size=int(model_config.vocab_size),

@@ -37,6 +37,8 @@ class PrepareOptions:
 
     max_context: int | None = None
     """Positions the model has, prompt and output together (tokens); None if it has no limit."""
+    context_unit: str = "positions"
+    """What `max_context` counts, in words for the reason of a skip."""
     max_tokens_cap: int | None = None
     """Largest budget of output tokens; larger ones are cut to it."""
     default_max_tokens: int = DEFAULT_MAX_TOKENS
@@ -146,7 +148,7 @@ def _prepare_one(request: Request, preparer: _Preparer) -> PreparedRequest:
     prompt_ids = preparer.encoder.prompt_ids(request)
     tally: Counter[str] = Counter()
     budget = _budget(request, preparer.options, tally)
-    _refuse_too_long(len(prompt_ids), budget, preparer.options.max_context)
+    _refuse_too_long(len(prompt_ids), budget, preparer.options)
     completion_ids, finish = _completion(request, preparer, budget, tally)
     _refuse_unknown_ids(request, prompt_ids + (completion_ids or ()), preparer.options.vocab_size)
     tally["temperature_missing"] += request.temperature is None
@@ -180,10 +182,11 @@ def _budget(request: Request, options: PrepareOptions, tally: Counter[str]) -> i
     return budget
 
 
-def _refuse_too_long(prompt_tokens: int, budget: int, max_context: int | None) -> None:
-    if max_context is not None and prompt_tokens + budget > max_context:
-        detail = f"{prompt_tokens} prompt + {budget} output tokens against {max_context} positions"
-        raise RowRefusedError("over length", detail)
+def _refuse_too_long(prompt_tokens: int, budget: int, options: PrepareOptions) -> None:
+    limit = options.max_context
+    if limit is not None and prompt_tokens + budget > limit:
+        needed = f"{prompt_tokens} prompt + {budget} output tokens"
+        raise RowRefusedError("over length", f"{needed} against {limit} {options.context_unit}")
 
 
 def _refuse_unknown_ids(request: Request, ids: tuple[int, ...], vocab_size: int | None) -> None:
