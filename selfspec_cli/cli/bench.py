@@ -107,6 +107,7 @@ def _check_out(out: Path) -> None:
 def _measure(wish: CostWish, *, quiet: bool) -> CostReport:
     from selfspec_cli.cli.progress import TerminalProgress
     from selfspec_cli.cost.alone import measure_alone
+    from selfspec_cli.engine.limits import context_limit
     from selfspec_cli.engine.load import LoadOptions, load_model, quiet_library, read_config
 
     quiet_library()
@@ -114,7 +115,7 @@ def _measure(wish: CostWish, *, quiet: bool) -> CostReport:
     options = LoadOptions(model=wish.model, device=wish.device, dtype=wish.dtype)
     config = read_config(options)  # wrong flags are told before any weight is read
     plan = _plan(wish, int(config.num_hidden_layers))
-    plan.check(int(config.num_hidden_layers), getattr(config, "max_position_embeddings", None))
+    plan.check(int(config.num_hidden_layers), context_limit(config))
     progress = TerminalProgress(quiet=quiet)
     progress.note(f"loading {wish.model} and checking its layers")
     loaded = load_model(options, tokenizer=_NO_TEXT, exit_layers=plan.exit_layers)
