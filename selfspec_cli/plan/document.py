@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PLAN_SCHEMA_VERSION = 1
+PLAN_SCHEMA_VERSION: Literal[1] = 1
 Evidence = Literal["own", "parent", "all", "none"]
 
 
@@ -83,10 +83,27 @@ class TraceFacts(_Part):
     sources: dict[str, int] = Field(
         default_factory=dict, description="Paths by source: recorded, regenerated."
     )
+    prompt_tokens_min: int | None = Field(
+        default=None, description="Shortest prompt that was observed and priced; below it: off."
+    )
+    prompt_tokens_max: int | None = Field(
+        default=None, description="Longest prompt that was observed and priced; above it: off."
+    )
+
+
+class Law(_Part):
+    """Sampling parameters of calibrated requests, all of them together."""
+
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_tokens: int = 0
 
 
 class Laws(_Part):
-    """Sampling parameters that were calibrated; anything else is disabled."""
+    """Sampling parameters that were calibrated, each for itself; a rule's `laws` decide."""
 
     top_p: list[float]
     top_k: list[int]
@@ -182,6 +199,12 @@ class Rule(_Part):
     temperature_min: float
     temperature_max: float
     max_batch: int = 1
+    prompt_tokens_max: int | None = Field(
+        default=None, description="Longest prompt of this bucket; an open band ends there."
+    )
+    laws: list[Law] = Field(
+        default_factory=list, description="Calibrated in this bucket; any other law is off."
+    )
     enabled: bool
     drafter: Drafter
     draft: Draft
