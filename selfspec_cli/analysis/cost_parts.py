@@ -12,6 +12,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 ROUND_PART = "round"  # a whole measured round, not a part
+PREFILL_PART = "prefill"  # a prompt and x_0, outside every round; timed in a few blocks only
 CONTEXT_FREE = frozenset({"embed", "head", "draw", "accept"})
 """Parts whose work does not grow with the context; timed at one context, they hold at any."""
 
@@ -86,8 +87,7 @@ def read_samples(rows: pd.DataFrame) -> PartSamples:
     Raises:
         StorageError: no block is complete, or a time is not a positive finite number.
     """
-    if not (np.isfinite(rows["seconds"]) & (rows["seconds"] > 0)).all():
-        raise StorageError("a time is not a positive number of seconds", where="cost.csv")
+    _check_seconds(rows)
     filled = rows.fillna(dict.fromkeys(_CELL[1:], -1))  # a pivot would drop missing keys
     pivot = filled.pivot_table(
         index=_CELL,
@@ -188,6 +188,31 @@ def part_table(samples: PartSamples, part: str) -> PartTable:
     if np.isnan(table).any():
         raise StorageError(f"{part} was not timed at every (positions, context)", where="cost.csv")
     return PartTable(part=part, positions=rows, contexts=columns[columns >= 0], seconds=table)
+
+
+def prefill_curve(rows: pd.DataFrame) -> tuple[Floats, Floats] | None:
+    """Return timed prompt lengths (tokens, rising) and mean seconds of their prefill, [C] each.
+
+    Args:
+        rows: rows of cost.csv; parts other than `prefill` are ignored.
+
+    Returns:
+        None where no prefill was timed: files of earlier versions have none.
+
+    Raises:
+        StorageError: a time is not a positive finite number.
+    """
+    timed = rows.loc[rows["part"] == PREFILL_PART]
+    if timed.empty:
+        return None
+    _check_seconds(timed)
+    mean = timed.groupby("context", sort=True)["seconds"].mean()
+    return mean.index.to_numpy(dtype=np.float64), mean.to_numpy(dtype=np.float64)
+
+
+def _check_seconds(rows: pd.DataFrame) -> None:
+    if not (np.isfinite(rows["seconds"]) & (rows["seconds"] > 0)).all():
+        raise StorageError("a time is not a positive number of seconds", where="cost.csv")
 
 
 def _chain_lengths(samples: PartSamples, part: str, chosen: Ints) -> Floats:

@@ -8,7 +8,8 @@
 
 all at one context, the number of tokens in the cache before the round's first input. A range of
 layers is counted by kind, because local and global attention cost differently. Means over blocks;
-piecewise linear between measured contexts.
+piecewise linear between measured contexts. A prompt's prefill comes before the first round and is
+kept apart.
 """
 
 from collections.abc import Sequence
@@ -26,11 +27,13 @@ from selfspec_cli.analysis.cost_nodes import (
     with_knots,
 )
 from selfspec_cli.analysis.cost_parts import (
+    PREFILL_PART,
     ROUND_PART,
     Floats,
     Ints,
     PartSamples,
     check_contexts,
+    prefill_curve,
     read_samples,
     select_rows,
 )
@@ -56,6 +59,8 @@ class CostSurface:
     """Seconds a round added by the correction; 0 without."""
     whole: PartSamples | None
     """Whole rounds that replace the sum of parts, or None."""
+    prefill: tuple[Floats, Floats] | None
+    """Timed prompt lengths (tokens) and seconds, [C] each; None where no prefill was timed."""
     _nodes: Nodes
     _rounds: Floats
     """float64 [N+1, k_max+1, C], all corrections applied."""
@@ -72,14 +77,15 @@ class CostSurface:
     ) -> "CostSurface":
         """Build the surface of one (law, batch, engine) from the rows of cost.csv.
 
-        Rows of part `round` are whole measured rounds and are ignored here.
+        Rows of part `round` are whole measured rounds and are ignored here. Prefill is timed in
+        few blocks, so it is no part of one.
 
         Raises:
             StorageError: columns or parts are missing, or no block timed every part.
             CostRangeError: this law or batch was not measured.
         """
         rows = select_rows(frame, law=law, batch=batch, engine=engine)
-        samples = read_samples(rows.loc[rows["part"] != ROUND_PART])
+        samples = read_samples(rows.loc[~rows["part"].isin([ROUND_PART, PREFILL_PART])])
         nodes = build_nodes(samples, tuple(layer_kinds))
         return cls(
             law=law,
@@ -90,6 +96,7 @@ class CostSurface:
             scale=1.0,
             offset=0.0,
             whole=None,
+            prefill=prefill_curve(rows),
             _nodes=nodes,
             _rounds=round_nodes(nodes, 1.0, 0.0),
         )
@@ -117,6 +124,27 @@ class CostSurface:
         """
         low, high, share = self._locate(contexts)
         return (1 - share) * self._nodes.ar[low] + share * self._nodes.ar[high]
+
+    def prefill_seconds(self, prompt_tokens: npt.ArrayLike) -> Floats | None:
+        """Return seconds of prompts' prefill (the prompt run and x_0 drawn), in their shape.
+
+        Attention grows faster than the prompt, so between two timed lengths the straight line is a
+        little too high.
+
+        Args:
+            prompt_tokens: prompt lengths, template included (tokens).
+
+        Returns:
+            None where no prefill was timed.
+
+        Raises:
+            CostRangeError: a length lies outside the timed range.
+        """
+        if self.prefill is None:
+            return None
+        asked, (lengths, seconds) = np.asarray(prompt_tokens, dtype=np.float64), self.prefill
+        check_contexts("prefill", lengths, asked)
+        return np.asarray(np.interp(asked, lengths, seconds))
 
     def round_seconds(
         self, exit_layers: npt.ArrayLike, drafted: npt.ArrayLike, contexts: npt.ArrayLike

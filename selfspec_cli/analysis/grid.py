@@ -49,9 +49,8 @@ def build_grid(
     jackknife with the cost uncertainty in quadrature.
 
     Args:
-        walk: walk table (`walk`).
-        requests: request_id, task; optional prefill_seconds (s), without which the request
-            speedup is missing. Prompt lengths and groups come from the walk table.
+        walk: walk table (`walk`). Where prefill_seconds are missing, so is the request speedup.
+        requests: request_id, task. Prompt lengths and groups come from the walk table.
         surfaces: costs, one surface or one per law class; None leaves costs and speedups missing.
         edges: rising context edges (prompt tokens), the first 0; the last band is open.
         seed: of the cost blocks drawn for the uncertainty.
@@ -108,8 +107,9 @@ def rank_cells(grid: pd.DataFrame) -> pd.DataFrame:
 
 def _bucket_rows(walk: pd.DataFrame, requests: pd.DataFrame, edges: Sequence[int]) -> pd.DataFrame:
     """Walk rows with task, band, tokens and prefill; twice: in their bucket and in the roll-up."""
-    wanted = [name for name in ("request_id", "task", "prefill_seconds") if name in requests]
-    rows = walk.merge(requests[wanted], on="request_id", how="left", validate="many_to_one")
+    rows = walk.merge(
+        requests[["request_id", "task"]], on="request_id", how="left", validate="many_to_one"
+    )
     lost = rows.loc[rows["task"].isna(), "request_id"]
     if len(lost):
         raise StorageError(f"request {lost.iloc[0]} has no task", where="requests.parquet")
@@ -148,7 +148,7 @@ def _with_speedups(table: pd.DataFrame, rows: pd.DataFrame, log_sd: Floats) -> p
         cells = plain.columns.to_numpy()
         ratios = jackknife_ratios(plain.to_numpy(), fast.to_numpy(), extra_log_sd=log_sd[cells])
         result.loc[cells, names] = np.stack([ratios.estimate, ratios.low, ratios.high], axis=1)
-        if "prefill_seconds" in bucket:
+        if bucket["prefill_seconds"].notna().all():
             prefill = _by_group(bucket, "prefill_seconds").sum()
             ratio = (plain.sum() + prefill) / (fast.sum() + prefill)
             result.loc[cells, "predicted_request_speedup"] = ratio.to_numpy()

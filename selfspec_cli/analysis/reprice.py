@@ -24,7 +24,7 @@ def mean_ar_context(rows: pd.DataFrame) -> Floats:
 
 
 def reprice(rows: pd.DataFrame, surface: CostSurface) -> pd.DataFrame:
-    """Return `rows` with seconds and ar_seconds from `surface`, all rows of one law.
+    """Return `rows` with seconds, ar_seconds and prefill_seconds from `surface`, all rows of one law.
 
     Each row's rounds of one drafted length are priced at their mean context. Costs are piecewise
     linear in the context, so this is exact unless a path crosses a measured context.
@@ -45,7 +45,10 @@ def reprice(rows: pd.DataFrame, surface: CostSurface) -> pd.DataFrame:
     plain = np.zeros(len(rows))
     some = steps > 0
     plain[some] = steps[some] * surface.ar_seconds(mean_ar_context(rows)[some])
-    return rows.assign(seconds=seconds, ar_seconds=plain)
+    prefill = surface.prefill_seconds(rows["prompt_tokens"])
+    return rows.assign(
+        seconds=seconds, ar_seconds=plain, prefill_seconds=np.nan if prefill is None else prefill
+    )
 
 
 def price_rounds(

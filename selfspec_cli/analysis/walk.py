@@ -119,7 +119,7 @@ def walk(
         draft_length, batch_size. Expected counts rounds, drafted, tested, accepted, committed
         (= n - 1). Lists of length k+1: rounds_by_drafted[j], context_by_drafted[j] (rounds that
         draft j tokens and the sum of their contexts, tokens), rounds_by_accepted[a]. ar_seconds,
-        seconds (s). Rows follow the order of the arguments. A path of one token has no rounds.
+        seconds (s, decode only), prefill_seconds (s; missing where none was timed). Rows follow the order of the arguments. A path of one token has no rounds.
 
     Raises:
         ShapeError: coins do not have one row an exit layer.
@@ -146,7 +146,7 @@ COLUMNS = (
     "path_id", "request_id", "group_id", "temperature", "law", "prompt_tokens", "drafter",
     "exit_layer", "draft_length", "batch_size", "rounds", "drafted", "tested", "accepted",
     "committed", "rounds_by_drafted", "context_by_drafted", "rounds_by_accepted", "ar_seconds",
-    "seconds",
+    "seconds", "prefill_seconds",
 )  # fmt: skip
 """Columns of walk.parquet, in order."""
 
@@ -303,6 +303,7 @@ def _batch_table(
         "law": [path.law_class for path in paths],
         "prompt_tokens": batch.prompts,
         "ar_seconds": [_ar_seconds(path, surface) for path in paths],
+        "prefill_seconds": [_prefill_seconds(path, surface) for path in paths],
     }
     table = pd.DataFrame(per_path).loc[np.repeat(np.arange(grid[0]), grid[1] * grid[2])]
     ks = np.tile(batch.ks, grid[0] * grid[1])
@@ -338,3 +339,8 @@ def _ar_seconds(path: PathCoins, surface: CostSurface | None) -> float:
         return float("nan")
     contexts = round_context(path.prompt_tokens, np.arange(1, path.num_tokens))
     return float(surface.ar_seconds(contexts).sum())
+
+
+def _prefill_seconds(path: PathCoins, surface: CostSurface | None) -> float:
+    seconds = None if surface is None else surface.prefill_seconds(path.prompt_tokens)
+    return float("nan") if seconds is None else float(seconds)

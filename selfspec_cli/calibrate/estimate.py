@@ -18,7 +18,7 @@ from selfspec_cli.calibrate.observe_stage import plan_paths
 from selfspec_cli.calibrate.probe import Probe, take_probe
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.calibrate.run import Prepared
-from selfspec_cli.cost.plan import CostPlan
+from selfspec_cli.cost.plan import CostPlan, prefill_blocks
 from selfspec_cli.engine.load import load_model
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.replay.confirm import CELLS_PER_BASELINE
@@ -112,7 +112,9 @@ def _observe_seconds(
     probe: Probe, recorded: Sequence[PathJob], rest: Sequence[PathJob], rows: int
 ) -> float:
     both = [*recorded, *rest]
-    prompts = sum(job.request.prompt_tokens for job in both)
+    # A prompt is run once for all temperatures that are regenerated together.
+    together = {job.request.request_id: job.request.prompt_tokens for job in rest}
+    prompts = sum(job.request.prompt_tokens for job in recorded) + sum(together.values())
     forced = sum(job.budget for job in recorded)
     budgets = sorted((job.budget for job in rest), reverse=True)
     steps = sum(budgets[::rows])  # a batch lasts as long as its longest row
@@ -121,13 +123,14 @@ def _observe_seconds(
 
 
 def _cost_seconds(plan: CostPlan, probe: Probe) -> float:
-    """Blocks, warm-up and filled caches; and the finalists timed whole, by their chance."""
+    """Blocks, warm-up, prompts and filled caches; the finalists timed whole, by their chance."""
     blocks = plan.blocks + plan.warmup + 1  # the first warm-up runs every task up to three times
     prefill = sum(plan.contexts) * probe.prefill
     cells = min(MAX_CELLS, len(plan.exit_layers) * len(plan.draft_lengths))
     rounds = cells * min(FINALIST_CONTEXTS, len(plan.contexts)) * len(plan.laws)
     finalists = rounds * probe.whole_round * blocks + prefill
-    return blocks * probe.block + prefill + FINALIST_CHANCE * finalists
+    prompts = sum(context * prefill_blocks(context) for context in plan.contexts) * probe.prefill
+    return blocks * probe.block + prefill + prompts + FINALIST_CHANCE * finalists
 
 
 def _confirm_seconds(prepared: Prepared, probe: Probe, jobs: Sequence[PathJob]) -> float:

@@ -39,7 +39,7 @@ class Probe:
     speculative: Mapping[bool, float]
     """A committed token of a middling cell, by whether the law is greedy."""
     block: float
-    """One block of the cost stage."""
+    """One block of the cost stage, prompts' prefill aside."""
     whole_round: float
     """One timed whole round, restoring included, mean over the plan's."""
 
@@ -108,7 +108,8 @@ def _cost_block(view: LayerView, plan: CostPlan, clock: Clock) -> tuple[float, f
     rounds = tuple(dict.fromkeys(replace(one, context=first) for one in plan.rounds))
     tasks = build_tasks(view, replace(plan, contexts=(first,), rounds=rounds), 0)
     with torch.inference_mode():
-        times = [(task, _sample_seconds(task, clock)) for task in tasks]
+        always = [task for task in tasks if task.blocks is None]
+        times = [(task, _sample_seconds(task, clock)) for task in always]
     whole = [seconds for task, seconds in times if task.part == "round"]
     again = sum(seconds for task, seconds in times if task.part != "round" and task.context)
     once = sum(seconds for task, seconds in times if task.part != "round" and not task.context)

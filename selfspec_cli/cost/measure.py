@@ -5,6 +5,7 @@ are the unit of uncertainty. Every second block runs the order of the one before
 (ABBA), so a machine that slows down steadily favours nobody.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 
@@ -46,7 +47,7 @@ def measure_costs(
         progress: told after every sample.
 
     Returns:
-        Rows of cost.csv (`COLUMNS`), one a block and task; seconds of one call.
+        Rows of cost.csv (`COLUMNS`), one a block and task timed in it; seconds of one call.
 
     Raises:
         ConfigError: the plan does not fit the model.
@@ -79,10 +80,13 @@ def iter_blocks(
         ConfigError: the plan does not fit the model.
     """
     tasks = build_tasks(view, plan, seed)
-    meter = _Meter(progress, (plan.warmup + plan.blocks - start_block) * len(tasks))
+    todo = range(start_block, plan.blocks)
+    always = sum(task.blocks is None for task in tasks)
+    timed = sum(task.timed_in(block) for task in tasks for block in todo)
+    meter = _Meter(progress, plan.warmup * always + timed)
     repeats = warm_up(tasks, plan.warmup, clock, meter.tick)
-    for block in range(start_block, plan.blocks):
-        order = block_order(len(tasks), block, seed)
+    for block in todo:
+        order = [i for i in block_order(len(tasks), block, seed) if tasks[i].timed_in(block)]
         seconds = time_block(tasks, repeats, clock, order, meter.tick)
         yield block_frame(block, tasks, seconds)
 
@@ -114,16 +118,16 @@ def time_block(
     order: Sequence[int],
     tick: Callable[[], None] = lambda: None,
 ) -> list[float]:
-    """Time each task once; returns the seconds of one call, in the order of `tasks`.
+    """Time tasks once; returns the seconds of one call in the order of `tasks`, NaN if not timed.
 
     Args:
         tasks: what to time.
         repeats: calls inside a sample, for each task.
         clock: of the tasks' device.
-        order: indices of `tasks`, each once.
+        order: indices of the `tasks` to time, each once.
         tick: called after each sample.
     """
-    seconds = [0.0] * len(tasks)
+    seconds = [math.nan] * len(tasks)
     for index in order:
         seconds[index] = sample(tasks[index], repeats[index], clock)
         tick()
@@ -160,6 +164,8 @@ def warm_up(
     repeats = [1] * len(tasks)
     for block in range(blocks):
         for index, task in enumerate(tasks):
+            if task.blocks is not None:
+                continue
             seconds = sample(task, repeats[index], clock)
             if block == 0 and seconds < 10 * MIN_SAMPLE_S:  # a first call may be slower than later
                 repeats[index] = repeats_for(sample(task, 1, clock))
@@ -188,6 +194,7 @@ def block_frame(block: int, tasks: Sequence[Task], seconds: Sequence[float]) -> 
     rows = [
         (block, t.part, t.law, t.exit_layer, t.positions, t.context, 1, ENGINE, value)
         for t, value in zip(tasks, seconds, strict=True)
+        if not math.isnan(value)
     ]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     return frame.astype(dict.fromkeys(("exit_layer", "positions", "context"), "Int64"))

@@ -4,6 +4,7 @@
     verify(L, k)  = embed + prep(1) + layers[0, L)(1) + prep(k+1) + layers[L, N)(k+1) + head(k+1)
     round(L, k)   = k · draft_step(L) + verify(L, k) + accept(k+1)
 
+Beside them stands `prefill`, all of a request that comes before its first round: the prompt and x_0.
 Each part is a call on real weights with the cache filled to a context; whatever it moves (cache
 pointers, committed tokens) is put back before the next call.
 """
@@ -15,7 +16,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from selfspec_cli.cost.plan import CostPlan
+from selfspec_cli.analysis.cost_parts import PREFILL_PART
+from selfspec_cli.cost.plan import CostPlan, prefill_blocks
 from selfspec_cli.engine.decoder import Decoder, Job
 from selfspec_cli.engine.laws import Processor
 from selfspec_cli.engine.policies import SampledPolicy, make_policy
@@ -39,6 +41,12 @@ class Task:
     step: Callable[[], object]
     restore: Callable[[], None] | None = None
     """Puts back what the step moved; never timed. None where it moves nothing."""
+    blocks: int | None = None
+    """Timed in the first so many blocks only, and not warmed up; None: in every block."""
+
+    def timed_in(self, block: int) -> bool:
+        """Whether block number `block` times this."""
+        return self.blocks is None or block < self.blocks
 
 
 @torch.inference_mode()
@@ -66,6 +74,7 @@ def build_tasks(view: LayerView, plan: CostPlan, seed: int) -> list[Task]:
     tasks.append(_embed_task(scenes[0]))
     for scene in scenes:
         tasks += _pass_tasks(scene)
+        tasks.append(_prefill_task(scene))
     for sampling in plan.laws:
         # Penalties count the tokens before a position, so only their work grows with the context.
         where = scenes if sampling.penalised else scenes[:1]
@@ -126,6 +135,24 @@ def _embed_task(scene: Scene) -> Task:
         kept[:, 0] = state
 
     return Task(part="embed", positions=1, step=step)
+
+
+def _prefill_task(scene: Scene) -> Task:
+    """The decoder's own prefill of a prompt as long as the context.
+
+    It fills the scene's cache with what that holds already. The scene was made by the same call, so
+    memory and kernels are warm. One law stands for all: drawing x_0 is one draw in a whole prompt.
+    """
+    decoder = scene.decoder(scene.plan.laws[0])
+
+    def step() -> None:
+        scene.cache.rollback([0])
+        decoder.output.clear()
+        decoder.prefill()
+
+    m = scene.context
+    blocks = prefill_blocks(m)
+    return Task(part=PREFILL_PART, positions=m, context=m, step=step, blocks=blocks)
 
 
 def _pass_tasks(scene: Scene) -> Iterator[Task]:

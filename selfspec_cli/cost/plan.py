@@ -7,6 +7,9 @@ from selfspec_cli.errors import ConfigError
 from selfspec_cli.records import Sampling
 
 _GOLDEN, _PLASTIC = 0.6180339887498949, 1.3247179572447460  # roots of x² + x = 1, x³ = x + 1
+PREFILL_BLOCKS = ((512, 3), (2048, 2))
+"""Prompts of up to so many tokens are prefilled in the first so many blocks, longer ones in one:
+a prefill takes as long as hundreds of steps, and its time varies little."""
 MIN_BLOCKS = 10  # blocks are the unit of uncertainty; fewer say too little about it
 
 
@@ -39,7 +42,7 @@ class CostPlan:
     rounds: tuple[WholeRound, ...] = ()
     """Timed for every law."""
     parts: bool = True
-    """False times only plain steps and whole rounds."""
+    """False times only plain steps and whole rounds: no parts, no prefill."""
     blocks: int = MIN_BLOCKS
     warmup: int = 1
     """Blocks run and thrown away first."""
@@ -96,6 +99,11 @@ class CostPlan:
             raise ConfigError(
                 f"exit layer {deepest} is outside 1..{num_layers}", where="exit_layers"
             )
+
+
+def prefill_blocks(prompt_tokens: int) -> int:
+    """Return in how many blocks the prefill of a prompt is timed."""
+    return next((blocks for most, blocks in PREFILL_BLOCKS if prompt_tokens <= most), 1)
 
 
 def _ascending(name: str, values: Sequence[int]) -> None:

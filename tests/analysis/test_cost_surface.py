@@ -3,7 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
-from analysis_helpers import ACCEPT_S, CONTEXTS, KINDS, ar_cost, cost_rows, make_surface
+from analysis_helpers import (
+    ACCEPT_S,
+    BLOCK_FACTORS,
+    CONTEXTS,
+    KINDS,
+    ar_cost,
+    cost_rows,
+    make_surface,
+)
 
 from selfspec_cli.analysis.cost_surface import CostSurface
 from selfspec_cli.errors import CostRangeError, StorageError
@@ -60,6 +68,60 @@ def test_round_without_drafts_is_a_plain_step_and_bookkeeping():
     surface = make_surface()
     found = surface.round_seconds([1, 4], 0, 128)
     assert np.allclose(found, ar_cost(128) + ACCEPT_S, rtol=1e-12), found
+
+
+def with_prefill(rows, blocks=3):
+    """Prompts of 16, 128 and 512 tokens take 0.1, 1 and 5 s, timed in few blocks."""
+    return pd.concat(
+        [
+            rows,
+            pd.DataFrame(
+                [
+                    {
+                        "block": block, "part": "prefill", "law": "", "positions": context,
+                        "context": context, "seconds": seconds * BLOCK_FACTORS[block],
+                        "batch": 1, "engine": "eager",
+                    }
+                    for block in range(blocks)
+                    for context, seconds in ((16, 0.1), (128, 1.0), (512, 5.0))
+                ]
+            ),
+        ],
+        ignore_index=True,
+    )  # fmt: skip
+
+
+def test_prefill_lies_on_the_line_between_timed_prompts():
+    surface = make_surface(with_prefill(cost_rows()))
+    found = surface.prefill_seconds([[16, 72], [128, 320]])
+    assert found == pytest.approx(np.array([[0.1, 0.55], [1.0, 3.0]])), found
+
+
+@pytest.mark.parametrize("prompt", [15, 513])
+def test_prefill_is_never_extrapolated(prompt):
+    with pytest.raises(CostRangeError, match="prefill was measured at contexts of 16 to 512"):
+        make_surface(with_prefill(cost_rows())).prefill_seconds([20, prompt])
+
+
+def test_prefill_of_an_older_file_is_missing_not_zero():
+    assert make_surface().prefill_seconds(20) is None
+
+
+def test_prefill_is_no_part_of_a_round():
+    """Timed in one block of three, it must neither drop blocks nor change a price."""
+    surface, plain = make_surface(with_prefill(cost_rows(), blocks=1)), make_surface()
+    assert surface.samples.blocks == plain.samples.blocks == (0, 1, 2)
+    assert np.array_equal(surface.round_seconds([3], 2, 128), plain.round_seconds([3], 2, 128))
+    assert surface.relative_spread() == plain.relative_spread()
+    other = surface.corrected(2.0, 0.1).resample(np.random.default_rng(0))
+    assert other.prefill_seconds(512) == pytest.approx(5.0), "corrections are of rounds alone"
+
+
+def test_prefill_time_must_be_a_time():
+    rows = with_prefill(cost_rows())
+    rows.loc[rows["part"] == "prefill", "seconds"] = 0.0
+    with pytest.raises(StorageError, match="not a positive number"):
+        make_surface(rows)
 
 
 def test_kind_counts_matter():

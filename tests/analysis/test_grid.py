@@ -226,11 +226,20 @@ def test_grid_permuted_and_duplicated_input(table, requests, surfaces, grid):
 
 
 def test_grid_request_speedup_lies_between_one_and_the_decode_speedup(table, requests, surfaces):
-    with_prefill = requests.assign(prefill_seconds=50.0)
-    grid = build_grid(table, with_prefill, surfaces, EDGES)
+    grid = build_grid(table.assign(prefill_seconds=50.0), requests, surfaces, EDGES)
     decode, request = grid["predicted_speedup"], grid["predicted_request_speedup"]
     assert ((request - 1).abs() < (decode - 1).abs()).all()
     assert (np.sign(request - 1) == np.sign(decode - 1)).all()
+
+
+def test_grid_request_speedup_is_missing_where_a_prefill_is(table, requests, surfaces):
+    """Files of earlier versions hold no prefill; a part of it would understate the time."""
+    for gaps in (slice(None), slice(0, 1)):
+        holed = table.assign(prefill_seconds=50.0)
+        holed.loc[holed.index[gaps], "prefill_seconds"] = np.nan
+        pooled = build_grid(holed, requests, surfaces, EDGES).query("evidence == 'all'")
+        assert pooled["predicted_speedup"].notna().all()
+        assert pooled["predicted_request_speedup"].isna().any()
 
 
 def test_grid_without_costs_shows_acceptance_only(paths, requests):

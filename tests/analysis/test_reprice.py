@@ -1,6 +1,7 @@
 """Pricing walk rows again from their stored sums."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from analysis_helpers import cost_rows, make_path, make_surface, random_paths
 
@@ -38,3 +39,15 @@ def test_reprice_reads_lists_back_from_arrays():
         context_by_drafted=rows["context_by_drafted"].map(np.asarray),
     )
     assert np.array_equal(reprice(arrays, surface)["seconds"], reprice(rows, surface)["seconds"])
+
+
+def test_reprice_takes_the_prefill_of_the_other_costs():
+    rows = cost_rows()
+    spans = [("prefill", "", c, c, c / 100, b, 1, "eager") for c in (16, 512) for b in (0, 1)]
+    names = ["part", "law", "positions", "context", "seconds", "block", "batch", "engine"]
+    other = make_surface(pd.concat([rows, pd.DataFrame(spans, columns=names)]))
+    walked = walk(random_paths(12), [2, 3, 4, 5], [1], make_surface())
+    assert walked["prefill_seconds"].isna().all()
+    again = reprice(walked, other)
+    assert np.allclose(again["prefill_seconds"], again["prompt_tokens"] / 100)
+    assert reprice(again, make_surface())["prefill_seconds"].isna().all()

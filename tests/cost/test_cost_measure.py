@@ -21,9 +21,12 @@ from cost_helpers import (
 
 from selfspec_cli.analysis.cost_fit import CostFit, fit_correction
 from selfspec_cli.analysis.cost_surface import CostSurface
+from selfspec_cli.cost import plan as plan_module
 from selfspec_cli.cost.clock import Clock
 from selfspec_cli.cost.measure import COLUMNS, block_order, iter_blocks, measure_costs, time_block
 from selfspec_cli.cost.parts import build_tasks
+from selfspec_cli.cost.plan import prefill_blocks
+from selfspec_cli.engine import decoder as decoder_module
 from selfspec_cli.engine.decoder import Decoder, Job
 from selfspec_cli.engine.laws import Processor
 from selfspec_cli.engine.policies import make_policy
@@ -79,6 +82,7 @@ def expected_cells(laws: list[str], kinds: dict[str, int]) -> set[tuple]:
         for m in (1, 2, 4):
             cells.add(("prep", "", None, m, context))
             cells |= {(f"layers/{kind}", "", n, m, context) for kind, n in kinds.items()}
+        cells.add(("prefill", "", None, context, context))
         cells |= {("ar", law, None, 1, context) for law in laws}
     for law in laws:
         for context in (16, 64) if law == "penalised" else (None,):
@@ -97,12 +101,15 @@ def test_every_cell_is_timed_once_in_every_block(measured: Measured) -> None:
     assert set(frame["engine"]) == {"eager"}
     assert set(frame["batch"]) == {1}
     cells = frame[CELL].astype(object).where(frame[CELL].notna(), None)
-    want = expected_cells([law.law_class for law in LAWS], {FULL: 3, SLIDING: 3})
+    every = expected_cells([law.law_class for law in LAWS], {FULL: 3, SLIDING: 3})
+    prefills = {cell for cell in every if cell[0] == "prefill"}
     for block in range(10):
+        want = every if block < 3 else every - prefills
         found = [tuple(row) for row in cells[frame["block"] == block].itertuples(index=False)]
         assert len(found) == len(set(found)) == len(want), f"block {block}: {len(found)} rows"
         assert set(found) == want, set(found) ^ want
-    assert measured.told[-1] == (11 * len(want), 11 * len(want)), "progress must end at its total"
+    total = 11 * len(every - prefills) + 3 * len(prefills)  # prefill has no block to warm up
+    assert measured.told[-1] == (total, total), "progress must end at its total"
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.law_class)
@@ -160,6 +167,33 @@ def test_layers_are_counted_by_kind(measured: Measured) -> None:
     for kind, price in ((FULL, 700), (SLIDING, 300)):
         want = 3 * (4 * price + 90) * 1e-6
         assert means[f"layers/{kind}", 4] == pytest.approx(want, abs=READINGS_S), kind
+
+
+@pytest.mark.parametrize("chunk", [512, 10])
+def test_prefill_costs_what_a_real_decoder_pays_for_its_prompt(
+    charged: ChargingView, till: Till, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks, the head at the last position alone, the draw of x_0 and its commit."""
+    monkeypatch.setattr(decoder_module, "PREFILL_CHUNK", chunk)
+    clock, frame = till.clock(), measure_costs(charged, tiny_plan(rounds=()), till.clock(), 0)
+    timed = frame[frame["part"] == "prefill"].groupby("context")["seconds"]
+    assert list(timed.groups) == [16, 64]
+    for context, seconds in timed:
+        assert len(seconds) == 3, f"{len(seconds)} samples at {context} tokens"
+        policy = make_policy(Processor(SAMPLED, charged.vocab_size), 0)
+        fresh = Decoder(charged, Job(prompt=(5,) * int(context), budget=2), policy)
+        # The rollback that makes room for the prompt is timed too: it moves pointers only.
+        real = clock.span(fresh.prefill)
+        assert seconds.mean() == pytest.approx(real, abs=READINGS_S), f"context {context}"
+
+
+def test_long_prompts_are_prefilled_less_often(charged: ChargingView, till: Till) -> None:
+    assert [prefill_blocks(n) for n in (1, 512, 513, 2048, 2049, 8000)] == [3, 3, 2, 2, 1, 1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "PREFILL_BLOCKS", ((16, 2), (20, 5)))
+        frame = measure_costs(charged, tiny_plan(rounds=()), till.clock(), 0)
+    counts = frame[frame["part"] == "prefill"].groupby("context")["block"].agg(list).to_dict()
+    assert counts == {16: [0, 1], 64: [0]}
 
 
 def test_blocks_can_be_resumed(charged: ChargingView, till: Till) -> None:
