@@ -24,7 +24,7 @@ def mean_ar_context(rows: pd.DataFrame) -> Floats:
 
 
 def reprice(rows: pd.DataFrame, surface: CostSurface) -> pd.DataFrame:
-    """Return `rows` with seconds, ar_seconds and prefill_seconds from `surface`, all rows of one law.
+    """Return `rows`, all of one law, with seconds, ar_seconds and prefill_seconds from `surface`.
 
     Each row's rounds of one drafted length are priced at their mean context. Costs are piecewise
     linear in the context, so this is exact unless a path crosses a measured context.

@@ -119,7 +119,8 @@ def walk(
         draft_length, batch_size. Expected counts rounds, drafted, tested, accepted, committed
         (= n - 1). Lists of length k+1: rounds_by_drafted[j], context_by_drafted[j] (rounds that
         draft j tokens and the sum of their contexts, tokens), rounds_by_accepted[a]. ar_seconds,
-        seconds (s, decode only), prefill_seconds (s; missing where none was timed). Rows follow the order of the arguments. A path of one token has no rounds.
+        seconds (s, decode only), prefill_seconds (s; missing where none was timed). Rows follow the
+        order of the arguments. A path of one token has no rounds.
 
     Raises:
         ShapeError: coins do not have one row an exit layer.

@@ -4,7 +4,7 @@
     verify(L, k)  = embed + prep(1) + layers[0, L)(1) + prep(k+1) + layers[L, N)(k+1) + head(k+1)
     round(L, k)   = k · draft_step(L) + verify(L, k) + accept(k+1)
 
-Beside them stands `prefill`, all of a request that comes before its first round: the prompt and x_0.
+Beside them stands `prefill`: what of a request comes before its first round, the prompt and x_0.
 Each part is a call on real weights with the cache filled to a context; whatever it moves (cache
 pointers, committed tokens) is put back before the next call.
 """
