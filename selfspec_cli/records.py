@@ -5,6 +5,7 @@ from typing import Literal
 
 Finish = Literal["eos", "length", "stop", "unknown"]
 PathSource = Literal["recorded", "regenerated"]
+Script = Literal["latin", "han", "mixed", "other"]
 EARLY_EXIT = "early_exit"  # canonical drafter name
 
 
@@ -64,6 +65,8 @@ class Request:
     prompt_token_ids: tuple[int, ...] | None = None
     completion: str | None = None
     completion_token_ids: tuple[int, ...] | None = None
+    logged_completion_tokens: int | None = None
+    """Output tokens as the server counted them; None where the trace does not say."""
     finish: Finish = "unknown"
     temperature: float | None = None
     """None where the trace does not say; `Sampling.temperature` is then chosen by the sweep."""
@@ -94,6 +97,10 @@ class PreparedRequest:
     stop: tuple[str, ...]
     content_hash: str
     source: str
+    stated_max_tokens: int | None = None
+    """Budget as the trace states it (tokens), before caps; None where it does not."""
+    script: Script | None = None
+    """Writing of the prompt; None for prompts given as token ids."""
 
     @property
     def prompt_tokens(self) -> int:

@@ -10,7 +10,7 @@ from selfspec_cli.engine.limits import context_limit, limit_reason
 from selfspec_cli.engine.load import LoadOptions
 from selfspec_cli.errors import ConfigError
 from selfspec_cli.records import PreparedRequest, Skip
-from selfspec_cli.trace import PrepareOptions, prepare, read_traces, sample_requests
+from selfspec_cli.trace import PrepareOptions, prepare, read_traces, sample_requests, task_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +61,12 @@ def load_inputs(
     """Read, prepare and sample the traces.
 
     Raises:
-        TraceError: a file cannot be read, or no request of it can be used.
+        TraceError: a file cannot be read, no request of it can be used, or `task_from` finds
+            no task in any of them.
     """
     paths = trace_paths(config)
-    read = read_traces(paths)
+    tasks = None if config.task_from is None else task_source(config.task_from)
+    read = read_traces(paths, tasks)
     options = PrepareOptions(
         max_context=context_limit(model_config),
         context_unit=limit_reason(model_config),

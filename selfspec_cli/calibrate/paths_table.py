@@ -98,6 +98,8 @@ def requests_frame(requests: Iterable[PreparedRequest], bands: Sequence[str]) ->
                 "context_band": band,
                 "prompt_tokens": r.prompt_tokens,
                 "max_tokens": r.max_tokens,
+                "stated_max_tokens": r.stated_max_tokens,
+                "script": r.script,
                 "temperature": r.temperature,
                 "top_p": r.sampling.top_p,
                 "top_k": r.sampling.top_k,
@@ -110,7 +112,7 @@ def requests_frame(requests: Iterable[PreparedRequest], bands: Sequence[str]) ->
             }
             for r, band in zip(requests, bands, strict=True)
         ]
-    ).astype({"temperature": float})
+    ).astype({"temperature": float, "stated_max_tokens": "Int64", "script": "str"})
 
 
 def law_name(request: PreparedRequest) -> str:

@@ -26,6 +26,10 @@ def calibrate(
     exit_layers: Annotated[Text, typer.Option(help="30%-80%, 9-24, 9-24+3 or 9,12,15.")] = None,
     draft_lengths: Annotated[Text, typer.Option(help="1-8, 1-8+2 or 1,2,4.")] = None,
     temperatures: Annotated[Text, typer.Option(help="0,0.7, or trace.")] = None,
+    task_from: Annotated[
+        Text,
+        typer.Option(help="Tasks from a FIELD (a.b), regex:PATTERN, file or system-prompt."),
+    ] = None,
     limit: Annotated[Number, typer.Option(help="Most requests taken from the traces.")] = None,
     max_tokens: Annotated[Number, typer.Option(help="Cap on output tokens a request.")] = None,
     batch_size: Annotated[Number, typer.Option(help="Batch sizes to price; 1 for now.")] = None,
@@ -69,9 +73,9 @@ def calibrate(
     overrides = {
         "model": model, "traces": traces or None, "out": out, "exit_layers": exit_layers,
         "draft_lengths": draft_lengths, "temperatures": temperatures, "limit": limit,
-        "max_tokens": max_tokens, "continuations": continuations, "sweep": sweep,
-        "chat_template": chat_template, "tokenizer": tokenizer, "device": device,
-        "device_map": device_map, "dtype": dtype, "engine": engine, "seed": seed,
+        "task_from": task_from, "max_tokens": max_tokens, "continuations": continuations,
+        "sweep": sweep, "chat_template": chat_template, "tokenizer": tokenizer,
+        "device": device, "device_map": device_map, "dtype": dtype, "engine": engine, "seed": seed,
         "include_text": include_text,
     }  # fmt: skip
     _check_batch_size(batch_size)

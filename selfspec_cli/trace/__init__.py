@@ -5,6 +5,7 @@ from selfspec_cli.trace.prepare import DEFAULT_MAX_TOKENS, Prepared, PrepareOpti
 from selfspec_cli.trace.registry import TraceFile, TraceRead, read_traces
 from selfspec_cli.trace.sample import Sample, StratumCount, sample_requests
 from selfspec_cli.trace.skips import SkipCount, describe_skips, skip_document, summarise_skips
+from selfspec_cli.trace.tasks import TaskSource, task_source
 
 __all__ = [
     "DEFAULT_MAX_TOKENS",
@@ -14,6 +15,7 @@ __all__ = [
     "Sample",
     "SkipCount",
     "StratumCount",
+    "TaskSource",
     "TokenizerLike",
     "TraceFile",
     "TraceRead",
@@ -23,4 +25,5 @@ __all__ = [
     "sample_requests",
     "skip_document",
     "summarise_skips",
+    "task_source",
 ]

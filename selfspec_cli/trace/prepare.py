@@ -13,6 +13,7 @@ from selfspec_cli.errors import TraceError
 from selfspec_cli.records import Finish, PreparedRequest, Request, Skip
 from selfspec_cli.trace.encode import NO_TEMPLATE, Encoder, TokenizerLike
 from selfspec_cli.trace.rows import RowRefusedError
+from selfspec_cli.trace.script import prompt_script
 from selfspec_cli.trace.skips import describe_skips
 
 DEFAULT_MAX_TOKENS = 128  # output tokens where the trace sets no budget (METHOD.md §3)
@@ -22,13 +23,16 @@ _NOTES = {
     "max_tokens_defaulted": "no max_tokens in the trace, {default} was used",
     "max_tokens_capped": "max_tokens was cut to {cap}",
     "temperature_missing": "no temperature in the trace",
-    "unlabelled": "no task label",
+    "unlabelled": "no task label, all of these share the bucket unlabelled",
     "zero_budget": "max_tokens is 0, nothing is generated",
     "completion_cut": "recorded answer was cut to the budget",
     "completion_cut_at_eos": "recorded answer went on after EOS and was cut there",
     "eos_appended": "recorded answer ended by itself, EOS was added",
     "reencoding_differs": "recorded text and recorded token ids disagree, the ids are used",
+    "recount_differs": "recorded text re-encodes to another number of tokens than was logged, "
+    "of {recounted} compared",
 }
+ONE_BUCKET = "one bucket: no task labels found, use --task-from"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,8 @@ class Prepared:
     notes: tuple[str, ...]
     """Sentences for people, with counts."""
     counts: Mapping[str, int]
-    """`read`, `prepared`, `skipped`, and one count for each kind of note."""
+    """`read`, `prepared`, `skipped`, `recounted` (answers whose logged number of tokens was
+    compared), and one count for each kind of note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +119,22 @@ def prepare(
 
 def _collect(ready: list[PreparedRequest], skips: list[Skip], preparer: _Preparer) -> Prepared:
     counts, options = preparer.counts, preparer.options
-    limits = {"default": options.default_max_tokens, "cap": options.max_tokens_cap}
+    limits = {
+        "default": options.default_max_tokens,
+        "cap": options.max_tokens_cap,
+        "recounted": counts["recounted"],
+    }
     totals = {"read": len(ready) + len(skips), "prepared": len(ready), "skipped": len(skips)}
+    told = {"unlabelled": ONE_BUCKET} if counts["unlabelled"] == len(ready) else {}
     return Prepared(
         requests=tuple(ready),
         skips=tuple(skips),
         notes=tuple(
-            f"{text.format(**limits)}: {counts[name]}"
+            f"{text.format(**limits)}: {counts[name]}" if name not in told else told[name]
             for name, text in _NOTES.items()
             if counts[name]
         ),
-        counts=totals | {name: counts[name] for name in _NOTES},
+        counts=totals | {name: counts[name] for name in ("recounted", *_NOTES)},
     )
 
 
@@ -168,6 +178,8 @@ def _prepare_one(request: Request, preparer: _Preparer) -> PreparedRequest:
         stop=request.stop,
         content_hash=_sha256([prompt_hash, request.temperature, asdict(request.sampling)]),
         source=request.source,
+        stated_max_tokens=request.max_tokens,
+        script=prompt_script(request),
     )
 
 
@@ -226,9 +238,21 @@ def _recorded_ids(
         return exact
     encoded = tuple(encoder.text_ids(request.completion))
     if exact is None:
+        _compare_count(len(encoded), request, tally)
         return encoded
     tally["reencoding_differs"] += encoded not in (exact, exact[:-1])  # ids may end with EOS
     return exact
+
+
+def _compare_count(num_encoded: int, request: Request, tally: Counter[str]) -> None:
+    """Count where the server made another number of tokens of the same text (METHOD.md §3)."""
+    logged = request.logged_completion_tokens
+    if logged is None:
+        return
+    # Servers differ in whether they count the token that ended the answer, which is no text.
+    ending = 0 if request.finish == "length" else 1
+    tally["recounted"] += 1
+    tally["recount_differs"] += not num_encoded <= logged <= num_encoded + ending
 
 
 def _sha256(value: object) -> str:

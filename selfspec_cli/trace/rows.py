@@ -6,7 +6,7 @@ Traces are foreign data: a row that cannot be used is refused by itself and neve
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -38,6 +38,17 @@ class ReadRow:
     request: Request
     remarks: tuple[str, ...] = ()
     """Countable facts that did not stop the row, for the notes of the report."""
+    fields: Row = field(default_factory=dict)
+    """The row without its wrapper, where labels are looked up too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAnswer:
+    """An answer whose request is on another row, with the same `custom_id`."""
+
+    custom_id: str
+    response: Row
+    """The OpenAI response object, perhaps inside `body`."""
 
 
 def parse_row(line: Line) -> dict[str, object]:
@@ -90,6 +101,34 @@ def first_of(row: Row, names: tuple[str, ...]) -> tuple[str, object]:
         if row.get(name) is not None:
             return name, row[name]
     return names[0], None
+
+
+def mapping(value: object, name: str) -> Row | None:
+    """Return a JSON object, also one that a log stored as text; None for anything else.
+
+    Args:
+        value: of the field.
+        name: of the field, for the refusal.
+
+    Raises:
+        RowRefusedError: `cut or malformed JSON text`, where a text begins as an object does.
+    """
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        value = json_text(value, name)
+    return value if isinstance(value, dict) else None
+
+
+def json_text(text: str, name: str) -> object:
+    """Return the JSON value that a log stored as text.
+
+    Raises:
+        RowRefusedError: `cut or malformed JSON text`.
+    """
+    try:
+        return _loads(text.encode("utf-8"))
+    except (ValueError, RecursionError):
+        detail = f"{name} of {len(text)} characters"
+        raise RowRefusedError("cut or malformed JSON text", detail) from None
 
 
 def number(row: Row, name: str, *, low: float = -math.inf, high: float = math.inf) -> float | None:

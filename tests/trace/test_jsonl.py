@@ -67,7 +67,10 @@ def test_read_prompt_forms(row, field, expected):
     [
         ({}, "no prompt"),
         ({"prompt": None}, "no prompt"),
-        ({"body": {"input": "an embedding"}}, "no prompt"),
+        ({"system": "be brief", "prompt": "x"}, "system turn outside the messages"),
+        ({"prompt": "x", "error": {"message": "boom"}}, "failed call"),
+        ({"prompt": "x", "status": "failure"}, "failed call"),
+        ({"prompt": "x", "extra_body": {"guided_regex": "a+"}}, "unsupported parameter"),
         ({"prompt": ["a", "b"]}, "several prompts in one row"),
         ({"prompt": [[1], [2]]}, "several prompts in one row"),
         ({"prompt": {"a": 1}}, "invalid prompt"),
@@ -102,14 +105,6 @@ def test_read_refusal_does_not_repeat_prompt_text(row):
     with pytest.raises(RowRefusedError) as caught:
         read(row, "t.jsonl:7")
     assert "secret" not in str(caught.value)
-
-
-def test_read_batch_form_keeps_the_outer_id():
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 8, "id": "in"}
-    got = request({"custom_id": "m-1", "method": "POST", "url": "/v1", "body": body, "id": None})
-    assert (got.request_id, got.max_tokens, got.messages[0]["content"]) == ("in", 8, "hi")
-    del body["id"]
-    assert request({"custom_id": "m-1", "body": body}).request_id == "m-1"
 
 
 @pytest.mark.parametrize(
