@@ -6,12 +6,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from selfspec_cli.analysis.intervals import jackknife_ratios
 from selfspec_cli.analysis.walk import PathCoins
 from selfspec_cli.errors import StorageError
 from selfspec_cli.records import EARLY_EXIT
 
 OUTPUT_BANDS: tuple[tuple[int, int | None], ...] = ((1, 32), (33, 128), (129, None))
 """Output positions reported apart, both ends included; position t drafts x_t."""
+
+BAND_COLUMNS = (
+    "output_from", "output_to", "num_positions", "accept_prob_mean", "accept_prob_low",
+    "accept_prob_high", "accept_given_path_mean", "greedy_match",
+)  # fmt: skip
+"""Columns of acceptance.csv after its keys."""
 
 _ENDED = frozenset({"eos", "stop"})  # the text ended by itself, with budget left
 
@@ -122,18 +129,22 @@ def acceptance_table(
     Args:
         observations: temperature, drafter, exit_layer, position, accept_prob, accept_given_path,
             is_argmax, request_id. Position 0 comes from prefill and is never drafted: left out.
-        requests: request_id, task; with it rows are split by task.
+        requests: request_id, task, optional group_id; with it rows are split by task, and requests
+            of one group count once in the intervals.
 
     Returns:
         One row a (task if given, temperature, drafter, exit_layer, output band): output_from,
         output_to (positions, both included; missing where the band is open), num_positions,
-        accept_prob_mean, accept_given_path_mean (over known coins), greedy_match. The band from
-        1 with no end covers the whole output. Bands without a position have no row.
+        accept_prob_mean with its 95 % interval over groups accept_prob_low and accept_prob_high
+        (missing below 2 groups, or where nothing is ever accepted), accept_given_path_mean (over
+        known coins), greedy_match. The band from 1 with no end covers the whole output. Bands
+        without a position have no row.
     """
     seen = observations.loc[observations["position"] >= 1]
-    keys = ["temperature", "drafter", "exit_layer"]
+    keys, features = ["temperature", "drafter", "exit_layer"], ["request_id", "task"]
     if requests is not None:
-        seen = seen.merge(requests[["request_id", "task"]], on="request_id", how="left")
+        features += [name for name in ("group_id",) if name in requests]
+        seen = seen.merge(requests[features], on="request_id", how="left")
         keys = ["task", *keys]
     tables = [_band_means(seen, keys, band) for band in ((1, None), *OUTPUT_BANDS)]
     table = pd.concat(tables, ignore_index=True)
@@ -145,9 +156,9 @@ def _band_means(seen: pd.DataFrame, keys: list[str], band: tuple[int, int | None
     inside = seen["position"] >= first
     if last is not None:
         inside &= seen["position"] <= last
+    rows = seen.loc[inside]
     means = (
-        seen.loc[inside]
-        .assign(is_argmax=lambda rows: rows["is_argmax"].astype(float))
+        rows.assign(is_argmax=lambda rows: rows["is_argmax"].astype(float))
         .groupby(keys, as_index=False, sort=True, dropna=False)
         .agg(
             num_positions=("position", "size"),
@@ -156,6 +167,25 @@ def _band_means(seen: pd.DataFrame, keys: list[str], band: tuple[int, int | None
             greedy_match=("is_argmax", "mean"),
         )
     )
-    columns = [*means.columns[: len(keys)], "output_from", "output_to", *means.columns[len(keys) :]]
     ends = pd.array([last] * len(means), dtype="Int64")
-    return means.assign(output_from=first, output_to=ends)[columns]
+    low, high = _intervals(rows, keys)
+    known = means.assign(output_from=first, output_to=ends)
+    known = known.assign(accept_prob_low=low, accept_prob_high=high)
+    return known[[*keys, *BAND_COLUMNS]]
+
+
+def _intervals(rows: pd.DataFrame, keys: list[str]) -> tuple[list[float], list[float]]:
+    """Interval of the mean accept_prob of each key, in sorted order.
+
+    Positions of one group are not independent: the jackknife is over groups.
+    """
+    unit = "group_id" if "group_id" in rows else "request_id"
+    groups = rows.groupby([*keys, unit], as_index=False, sort=True, dropna=False)
+    sums = groups.agg(num=("accept_prob", "size"), total=("accept_prob", "sum"))
+    low, high = [], []
+    for _, group in sums.groupby(keys, sort=True, dropna=False):
+        # Positions over accepted, then turned around: a group that accepts nothing must count.
+        ratio = jackknife_ratios(group["num"].to_numpy(), group["total"].to_numpy(dtype=np.float64))
+        low.append(float(1 / ratio.high))
+        high.append(float(np.minimum(1.0, 1 / ratio.low)))  # NaN where undefined, not 1
+    return low, high

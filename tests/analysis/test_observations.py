@@ -160,3 +160,61 @@ def test_acceptance_table_by_task():
     table = acceptance_table(seen, requests)
     means = table.groupby("task")["accept_given_path_mean"].mean().to_dict()
     assert means == {"x": 1.0, "y": 0.0}
+
+
+def many(count, draw, group_of=lambda i: f"g{i}"):
+    """Observations of `count` requests with constant acceptance draw(i), and their requests."""
+    seen = [observe(f"p{i}", np.full((1, 41), draw(i)), f"r{i}") for i in range(count)]
+    names = [f"r{i}" for i in range(count)]
+    groups = [group_of(i) for i in range(count)]
+    requests = pd.DataFrame({"request_id": names, "task": "t", "group_id": groups})
+    return pd.concat(seen), requests
+
+
+def whole(table):
+    row = table.loc[(table["output_from"] == 1) & table["output_to"].isna()]
+    assert len(row) == 1
+    return row.iloc[0]
+
+
+def test_acceptance_interval_is_over_requests_not_positions():
+    """Ten requests of 40 equal positions each: the mean of ten numbers, by hand within a tenth."""
+    values = np.linspace(0.3, 0.7, 10)
+    row = whole(acceptance_table(*many(10, lambda i: values[i])))
+    assert row["accept_prob_mean"] == pytest.approx(0.25)  # the helper halves beta
+    half = 2.262 * (values / 2).std(ddof=1) / np.sqrt(10)
+    width = (row["accept_prob_high"] - row["accept_prob_low"]) / 2
+    assert width == pytest.approx(half, rel=0.1), f"{width:.4f}, by hand {half:.4f}"
+    assert row["accept_prob_low"] < 0.25 < row["accept_prob_high"]
+    positions = 1.966 * (values / 2).std(ddof=1) / np.sqrt(400)
+    assert width > 5 * positions, "twin: 400 positions taken for 400 requests"
+
+
+def test_acceptance_interval_counts_a_conversation_once():
+    """20 requests in 5 conversations of equal acceptance are worth 5."""
+    own = whole(acceptance_table(*many(20, lambda i: 0.3 + 0.1 * (i // 4))))
+    told = whole(
+        acceptance_table(*many(20, lambda i: 0.3 + 0.1 * (i // 4), lambda i: f"g{i // 4}"))
+    )
+    assert told["accept_prob_mean"] == pytest.approx(own["accept_prob_mean"])
+    ratio = (told["accept_prob_high"] - told["accept_prob_low"]) / (
+        own["accept_prob_high"] - own["accept_prob_low"]
+    )
+    assert 2.0 < ratio < 4.0, f"five groups are {ratio:.2f} times as uncertain as twenty"
+
+
+def test_acceptance_interval_is_missing_without_two_groups_or_any_acceptance():
+    for table in (
+        acceptance_table(*many(1, lambda i: 0.5)),
+        acceptance_table(*many(9, lambda i: 0)),
+    ):
+        assert np.isnan(whole(table)["accept_prob_low"])
+        assert np.isnan(whole(table)["accept_prob_high"])
+    row = whole(acceptance_table(*many(9, lambda i: float(i % 3 == 0))))
+    assert 0 < row["accept_prob_low"] < row["accept_prob_mean"] == pytest.approx(1 / 6)
+
+
+def test_acceptance_interval_stays_below_one():
+    seen, requests = many(3, lambda i: 1.0 if i else 0.2)
+    row = whole(acceptance_table(seen.assign(accept_prob=seen["accept_given_path"]), requests))
+    assert row["accept_prob_high"] == 1.0
