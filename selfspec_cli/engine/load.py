@@ -114,7 +114,7 @@ def read_config(options: LoadOptions) -> Any:
     try:
         raw, _ = transformers.PreTrainedConfig.get_config_dict(folder, **_gguf(options))
         # First, since the library cannot read every family's configuration without foreign code.
-        if raw.get("model_type"):
+        if isinstance(raw, dict) and raw.get("model_type"):
             family_of(str(raw["model_type"]))
         config = _text_part(transformers.AutoConfig.from_pretrained(folder, **_gguf(options)))
     except (OSError, ValueError, KeyError) as error:

@@ -10,6 +10,7 @@ from selfspec_cli.engine.decoder import Job, decode_plain
 from selfspec_cli.engine.kv_cache import KVCache
 from selfspec_cli.engine.laws import Processor
 from selfspec_cli.engine.policies import make_policy
+from selfspec_cli.errors import ModelError
 from selfspec_cli.records import Sampling
 
 SHORT, LONG, ONE = (prompts(range(n, n + 1))[0] for n in (5, 20, 1))
@@ -104,6 +105,17 @@ def test_pointers_hold_each_row_before_its_last_token():
     view = tiny_view("gpt2")
     batch = _together(view, [Job(prompt=SHORT, budget=9), Job(prompt=LONG, budget=4)])
     assert batch.cache.lengths == [[5 + 8, 20 + 3]] * N
+
+
+def test_row_beyond_the_models_positions_is_refused_as_one_alone_is():
+    """160 positions: the second row needs 161. No pass is run."""
+    view = tiny_view("gpt2")
+    jobs = [Job(prompt=SHORT, budget=9), Job(prompt=LONG, budget=141)]
+    with pytest.raises(ModelError, match=r"prompt of 20 and 141 output .* model's 160 positions"):
+        BatchDecoder(view, jobs, [greedy_policy(view)] * 2)
+    with pytest.raises(ModelError, match="zero tokens"):
+        BatchDecoder(view, [jobs[0], Job(prompt=(), budget=1)], [greedy_policy(view)] * 2)
+    assert BatchDecoder(view, [Job(prompt=LONG, budget=140)], [greedy_policy(view)]).live == [0]
 
 
 def test_row_without_budget_makes_nothing():

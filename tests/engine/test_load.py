@@ -47,7 +47,7 @@ def test_dtype_reaches_the_weights(dtype, folders):
     assert str(loaded.view.dtype) == f"torch.{dtype}"
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3"])
 def test_a12_static_cache_setting_is_ignored_with_one_notice(name, folders, tmp_path):
     model = build(**{**COMMON, **CONFIGS[name]})
     model.save_pretrained(tmp_path)
@@ -79,13 +79,48 @@ def test_eos_ids_come_from_the_generation_config_then_the_model(setting, expecte
     assert loaded.eos_ids == expected
 
 
-def test_a16_unsupported_family_is_refused_before_any_weight_is_read(tmp_path):
-    """A phi3 folder without weights: only its configuration is looked at."""
-    config = {"model_type": "phi3", "num_hidden_layers": 6, "architectures": ["Phi3ForCausalLM"]}
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "mamba", "num_hidden_layers": 6},
+        {"model_type": "bert"},
+        {"model_type": "of_next_year", "auto_map": {"AutoConfig": "configuration.NextYear"}},
+    ],
+    ids=["library", "no decoder", "foreign code"],
+)
+def test_unsupported_family_is_refused_before_any_weight_is_read(config, tmp_path):
+    """A folder without weights, of a family the library knows or not: the same message."""
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(FamilyError, match="'phi3' is not supported") as refused:
+    with pytest.raises(FamilyError, match=f"'{config['model_type']}' is not supported") as refused:
         load_model(LoadOptions(model=str(tmp_path)))
     assert refused.value.exit_code == EXIT_INPUT
+    assert "Supported families: gemma2, gemma3, gemma3_text, gpt2," in str(refused.value)
+
+
+def test_text_part_of_a_gemma3_with_vision_is_loaded(tmp_path):
+    """Its logits and greedy tokens are the whole model's, and its EOS ids the checkpoint's."""
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    vision |= {"num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    whole = build(
+        "gemma3",
+        text_config={**COMMON, **CONFIGS["gemma3"]},
+        vision_config=vision,
+        mm_tokens_per_image=4,
+        tie_word_embeddings=False,
+    )
+    whole.generation_config.eos_token_id = [2, 7]
+    whole.save_pretrained(tmp_path)
+    whole.generation_config.eos_token_id = None
+    options = LoadOptions(model=str(tmp_path), device="cpu")
+    assert read_config(options).model_type == "gemma3_text"
+    loaded = load_model(options, tokenizer=object())
+    assert 0 < loaded.self_check_error < 1e-5
+    assert loaded.eos_ids == {2, 7}
+    job = Job(prompt=prompts(range(12, 13))[0], budget=20)
+    policy = greedy_policy(loaded.view)
+    plain = decode_plain(loaded.view, job, policy).output
+    assert plain == library_greedy(whole, job.prompt, 20)
+    assert decode_speculative(loaded.view, job, policy, 3, 4)[0].output == plain
 
 
 def test_model_of_one_layer_has_no_exit_to_draft_from(tmp_path):

@@ -9,7 +9,7 @@ import functools
 import pytest
 import torch
 from greedy_sweep import CELLS, broken_counts, sweep
-from open_cases import NOT_YET, QUICK, TABLE, encode, open_model, open_view, rows, tokenizer
+from open_cases import QUICK, TABLE, encode, open_view, rows, tokenizer
 from tiny import N, greedy_policy, library_greedy, prompts, view_of
 
 from selfspec_cli.engine.decoder import Job, decode_plain, decode_speculative
@@ -18,7 +18,7 @@ from selfspec_cli.engine.laws import Processor
 from selfspec_cli.engine.load import LoadOptions, load_model
 from selfspec_cli.engine.policies import GreedyPolicy, make_policy
 from selfspec_cli.engine.selfcheck import check_view, truncated_model
-from selfspec_cli.errors import FamilyError
+from selfspec_cli.errors import ModelError
 from selfspec_cli.records import Sampling
 
 PROMPTS = prompts(range(1, 22), seed=8)
@@ -35,10 +35,12 @@ def view(shared):
 def test_a06_tokens_are_the_librarys_at_every_exit_and_draft_length(name, view):
     """Oracle O1: 48 cells over 21 prompts of 1 to 21 tokens, 64 tokens each.
 
-    The sequential layout, which has no checkpoint of its own, gets every fourth cell.
+    The sequential layout, which has no checkpoint of its own, gets every fourth cell; gemma3, so
+    like gemma2, 24 tokens.
     """
     cells = CELLS[1::4] if name == "gpt_neox_sequential" else CELLS
-    found = sweep(view(name), PROMPTS, budget=64, offset=TABLE.index(name), cells=cells)
+    budget = 24 if name == "gemma3" else 64
+    found = sweep(view(name), PROMPTS, budget=budget, offset=TABLE.index(name), cells=cells)
     assert not found.wrong, f"{len(found.wrong)} of {found.runs}: {found.wrong[:3]}"
 
 
@@ -207,11 +209,35 @@ def test_a32_full_depth_draft_at_low_temperature(view, shared):
     assert all(made.num_accepted == made.num_tested for made in rounds)
 
 
-@pytest.mark.parametrize("name", NOT_YET)
-def test_a16_a22_families_not_yet_in_the_table_are_refused_by_name(name, shared, tmp_path):
-    open_model(shared, name).save_pretrained(tmp_path)
-    with pytest.raises(FamilyError, match=f"'{NOT_YET[name]}' is not supported"):
-        load_model(LoadOptions(model=str(tmp_path)))
+def test_a16_longrope_is_exact_up_to_its_switch_and_refused_beyond(view):
+    """Switch at 16 tokens: prompts of 8 to 15 filled up to it, every exit and draft length.
+
+    With 20 tokens, which cross it, each prompt is refused before any pass, naming the switch.
+    """
+    opened = view("phi3_longrope")
+    assert check_view(opened) < 1e-5
+    for prompt in prompts(range(8, 16), seed=16):
+        job = Job(prompt=prompt, budget=16 - len(prompt))
+        plain = decode_plain(opened, job, greedy_policy(opened)).output
+        assert plain == library_greedy(opened.model, prompt, job.budget)
+        for cell in CELLS:
+            output = decode_speculative(opened, job, greedy_policy(opened), *cell)[0].output
+            assert output == plain, f"prompt of {len(prompt)}, L, k = {cell}"
+        with pytest.raises(ModelError, match="16 positions before its rotary factors switch"):
+            decode_plain(opened, Job(prompt=prompt, budget=20), greedy_policy(opened))
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a22_embedded_states_of_the_open_models(name, dtype, view, shared):
+    """Bit for bit the library's; in bfloat16 the rounded scale shows in the bits."""
+    model = copy.deepcopy(view(name).model).to(dtype)
+    ids = torch.tensor([encode(shared, QUICK)])
+    opened = view_of(model)
+    with torch.inference_mode():
+        ours = opened.embed(ids, opened.new_cache(capacity=ids.shape[1]))
+        library = model(input_ids=ids, output_hidden_states=True).hidden_states[0]
+    assert torch.equal(ours, library), f"{float((ours - library).abs().max()):.3g} off"
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -44,6 +44,15 @@ WRONG = {
     "cache_argument": ("llama", "layer_past"),
     "cache_argument_of_neox": ("gpt_neox_sequential", "cache"),
     "mixed_attention": ("gemma2", False),
+    "mixed_attention_of_qwen2": ("qwen2", False),
+    "windowed": ("mistral", False),
+    "windowed_of_phi3": ("phi3", False),
+    "rotary_by_kind": ("gemma3", False),
+    "rotary_by_kind_of_one_table": ("qwen2", True),
+    "embed_multiplier": ("granite", ""),
+    "embed_multiplier_of_another_place": ("granite", "residual_multiplier"),
+    "logit_divisor": ("granite", ""),
+    "logit_divisor_of_another_place": ("granite", "attention_multiplier"),
     "logit_softcap": ("gemma2", ""),
     "logit_softcap_of_attention": ("gemma2", "attn_logit_softcapping"),
     "logit_softcap_missing_in_config": ("llama", "final_logit_softcapping"),
@@ -81,6 +90,20 @@ class BlindToWindow(LayerView):
 
     def _mask(self, kind, starts, hidden):
         return super()._mask("full_attention", starts, hidden)
+
+
+class EmbeddedTwice(LayerView):
+    """Twin: multiplies by the root of the width what the embedding module has scaled already."""
+
+    def embed(self, token_ids, cache):
+        return super().embed(token_ids, cache) * self.hidden_size**0.5
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
+def test_a22_embedding_scaled_twice_is_refused(name):
+    model = tiny_model(name)
+    with pytest.raises(SelfCheckError, match="differ from the library's"):
+        check_view(EmbeddedTwice(model, family_of(model.config.model_type)))
 
 
 def _wide_gemma2() -> torch.nn.Module:
@@ -135,7 +158,9 @@ class HeadWithoutNorm(LayerView):
         return self._head(hidden).float()
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize(
+    "name", ["llama", "qwen2", "qwen3", "gemma3", "mistral", "phi3", "granite", "gpt2"]
+)
 def test_head_without_the_norm_is_refused(name):
     model = tiny_model(name)
     with pytest.raises(SelfCheckError, match="differ from the library's"):

@@ -7,7 +7,7 @@ import torch
 from tiny import COMMON, CONFIGS, NAMES, WINDOW, N, build, prompts, tiny_model, tiny_view, view_of
 
 from selfspec_cli.engine.families import FAMILIES, family_of
-from selfspec_cli.engine.selfcheck import truncated_model
+from selfspec_cli.engine.selfcheck import check_view, truncated_model
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.errors import FamilyError, ModelError
 
@@ -122,7 +122,7 @@ def test_layer_ranges_compose(name, exit_layer):
     assert error < 1e-4, f"{name}, L={exit_layer}: {error:.3g}"
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
+@pytest.mark.parametrize("name", NAMES)
 def test_rolled_back_and_extended_cache_is_a_fresh_one(name):
     """Write 10 positions of other tokens, roll back to 20, go on: as if they had never been."""
     view = tiny_view(name)
@@ -136,9 +136,10 @@ def test_rolled_back_and_extended_cache_is_a_fresh_one(name):
     assert error < 1e-4, f"{name}: {error:.3g}"
 
 
-def test_local_layers_see_the_window_and_no_more():
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "mistral", "phi3"])
+def test_local_layers_see_the_window_and_no_more(name):
     """Changing a token outside every window of one local layer leaves its output as it was."""
-    view = tiny_view("gemma2")
+    view = tiny_view(name)
     local = view.layer_kinds.index("sliding_attention")
     assert local == 0
     changed = IDS.clone()
@@ -175,10 +176,52 @@ def test_taps_see_every_depth_once(name):
         assert error < 1e-4, f"{name}, depth {depth}: {error:.3g}"
 
 
-def test_a16_family_outside_the_table_is_refused_by_name():
-    with pytest.raises(FamilyError, match="'phi3' is not supported") as refused:
-        family_of("phi3")
-    assert all(known in str(refused.value) for known in FAMILIES)
+KINDS = {
+    "qwen2": "GGGLLL",
+    "gemma2": "LGLGLG",
+    "gemma3": "LLGLLG",
+    "mistral": "LLLLLL",
+    "phi3": "LLLLLL",
+    "granite": "GGGGGG",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_layers_are_local_or_global_as_configured(name):
+    """Letters: L is a local layer, G one that sees everything."""
+    letters = {"sliding_attention": "L", "full_attention": "G"}
+    kinds = "".join(letters[kind] for kind in tiny_view(name).layer_kinds)
+    assert kinds == KINDS[name]
+
+
+@pytest.mark.parametrize("name", ["mistral", "phi3", "qwen2"])
+def test_without_a_window_all_layers_are_global(name):
+    """Most checkpoints of these families have none; exits are right then too."""
+    model = build(**{**COMMON, **CONFIGS[name], "sliding_window": None})
+    view = view_of(model)
+    assert set(view.layer_kinds) == {"full_attention"}
+    assert check_view(view) < 1e-5
+
+
+def test_gemma3_turns_local_and_global_layers_by_other_tables():
+    """Else a view with one table for all would be right by luck."""
+    prepared = tiny_view("gemma3").prepare(torch.zeros(1, 34, 40), [0])
+    local, everywhere = (
+        prepared.by_kind[kind]["position_embeddings"][0]
+        for kind in ("sliding_attention", "full_attention")
+    )
+    gap = float((local - everywhere).abs().max())
+    assert gap > 0.5, f"cosines differ by only {gap:.3g}"
+
+
+@pytest.mark.parametrize("model_type", ["mamba", "bert", "gemma3n", "no_such_family"])
+def test_family_outside_the_table_is_refused_by_name(model_type):
+    with pytest.raises(FamilyError, match=f"'{model_type}' is not supported") as refused:
+        family_of(model_type)
+    assert all(known in str(refused.value) for known in (*FAMILIES, "gemma3,"))
+
+
+def test_near_names_are_suggested():
     with pytest.raises(FamilyError, match="Did you mean a qwen3 checkpoint"):
         family_of("qwen33")
 

@@ -21,7 +21,7 @@ from selfspec_cli.records import Sampling
 N = 6  # layers
 V = 264  # rows of the head
 REAL_TOKENS = 260  # the other four rows are padding of the vocabulary
-WINDOW = 8  # of gemma2's local layers
+WINDOW = 8  # of local layers
 
 COMMON = {
     "vocab_size": V,
@@ -38,6 +38,14 @@ NEOX = {"hidden_size": 48, "intermediate_size": 96, "rotary_pct": 0.5}
 
 CONFIGS: dict[str, dict[str, object]] = {
     "llama": {"model_type": "llama", **GATED, "tie_word_embeddings": False},
+    "qwen2": {
+        "model_type": "qwen2",
+        **GATED,
+        "tie_word_embeddings": False,
+        "use_sliding_window": True,
+        "sliding_window": WINDOW,
+        "max_window_layers": 3,  # the layers below are global
+    },
     "qwen3": {"model_type": "qwen3", **GATED, **HEADS},
     "gemma2": {
         "model_type": "gemma2",
@@ -48,6 +56,31 @@ CONFIGS: dict[str, dict[str, object]] = {
         "final_logit_softcapping": 6.0,
         "attn_logit_softcapping": 30.0,
     },
+    "gemma3": {
+        "model_type": "gemma3_text",
+        **GATED,
+        **HEADS,
+        "query_pre_attn_scalar": 12,
+        "sliding_window": WINDOW,
+        "sliding_window_pattern": 3,  # every third layer is global, with another rotary base
+    },
+    "mistral": {"model_type": "mistral", **GATED, **HEADS, "sliding_window": WINDOW},
+    "phi3": {
+        "model_type": "phi3",
+        **GATED,
+        "tie_word_embeddings": False,
+        "sliding_window": WINDOW,
+        "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.8},
+    },
+    "granite": {
+        "model_type": "granite",
+        **GATED,
+        "tie_word_embeddings": False,
+        "embedding_multiplier": 5.0,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 3.0,
+    },
     "gpt2": {"model_type": "gpt2", "hidden_size": 32, "tie_word_embeddings": False},
     "gpt_neox_parallel": {"model_type": "gpt_neox", **NEOX, "use_parallel_residual": True},
     "gpt_neox_sequential": {"model_type": "gpt_neox", **NEOX, "use_parallel_residual": False},
@@ -57,13 +90,13 @@ ENLARGE = 12.0
 NOISE = 0.2
 
 OUTPUT_PROJECTIONS = {
-    "llama": ("self_attn.o_proj", "mlp.down_proj"),
-    "qwen3": ("self_attn.o_proj", "mlp.down_proj"),
     # A norm follows each projection here and would undo a factor, so the norm is scaled instead.
     "gemma2": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "gemma3_text": ("post_attention_layernorm", "post_feedforward_layernorm"),
     "gpt2": ("attn.c_proj", "mlp.c_proj"),
     "gpt_neox": ("attention.dense", "mlp.dense_4h_to_h"),
 }
+USUAL_PROJECTIONS = ("self_attn.o_proj", "mlp.down_proj")
 
 
 def build(model_type: str, seed: int = 7, **config: object) -> nn.Module:
@@ -110,9 +143,9 @@ def damp(model: nn.Module, first_layer: int, epsilon: float) -> nn.Module:
     layers = functools.reduce(getattr, family.layers.split("."), twin)
     with torch.no_grad():
         for layer in list(layers)[first_layer:]:
-            for path in OUTPUT_PROJECTIONS[family.model_type]:
+            for path in OUTPUT_PROJECTIONS.get(family.model_type, USUAL_PROJECTIONS):
                 for parameter in functools.reduce(getattr, path.split("."), layer).parameters():
-                    if parameter.dim() == 1 and family.model_type == "gemma2":
+                    if parameter.dim() == 1 and "gemma" in family.model_type:
                         parameter.copy_(epsilon * (1 + parameter) - 1)  # its norms scale by 1 + w
                     else:
                         parameter.mul_(epsilon)
