@@ -26,6 +26,7 @@ Members = npt.NDArray[np.bool_] | npt.NDArray[np.int64]
 """Mask [G] or indices of groups."""
 
 NUM_FOLDS = 10
+MIN_FOLD = 3  # groups; a group scored alone gets the cell that its absence favours
 NEAR_BEST = 0.01  # lower bounds this close (relative) to the best count as equal
 _SAME_FOR_A_BUCKET = ("temperature", "drafter", "batch_size")
 
@@ -219,7 +220,7 @@ def cross_fit(times: BucketTimes, num_folds: int = NUM_FOLDS) -> Evidence:
     best = choose_cell(used)
     if best is None:
         return _no_evidence(used)
-    folds = fold_of(used.groups, num_folds)
+    folds = fold_of(used.groups, min(num_folds, max(2, len(used.groups) // MIN_FOLD)))
     chosen = [choose_cell(used, folds != fold) for fold in range(folds.max() + 1)]
     cross = _interval_of_folds(used, folds, chosen)
     own = used.seconds[:, best]
