@@ -72,6 +72,17 @@ def test_interval_by_hand_two_groups():
     assert not found.supports_verdict
 
 
+def test_degrees_of_freedom_follow_the_effective_groups():
+    """One group carries 90 % of the time: four groups then say as little as one or two."""
+    equal = ratio_interval([1, 1, 1, 1], [0.8, 0.9, 1.0, 1.1], list("wxyz"))
+    half = np.log(equal.high / equal.low) / 2
+    assert half / equal.log_sd == pytest.approx(stats.t.ppf(0.975, 3), rel=1e-9)
+    long = ratio_interval([27, 1, 1, 1], [25, 0.9, 1.0, 1.1], list("wxyz"))
+    half = np.log(long.high / long.low) / 2
+    assert long.effective_groups == pytest.approx(900 / 732)
+    assert half / long.log_sd == pytest.approx(stats.t.ppf(0.975, 1), rel=1e-9)
+
+
 def test_interval_is_a_ratio_of_sums_not_a_mean_of_ratios():
     found = ratio_interval([1, 100], [2, 50], ["x", "y"])
     assert found.estimate == pytest.approx(101 / 52)
