@@ -207,8 +207,10 @@ def test_read_is_used_plus_skipped(begun):
         "not UTF-8": {"rows": 1, "lines": ["a.jsonl:4"]},
         "over length": {"rows": 2, "lines": ["a.jsonl:7", "b.jsonl:1"]},
     }
-    begun.record_read(read=10, skipped=skipped)
-    assert begun.manifest["read"] == {"read": 10, "used": 7, "skipped": skipped}
+    begun.record_read(read=10, skipped=skipped, notes=["no temperature in the trace: 3"])
+    assert begun.manifest["read"] == {
+        "read": 10, "used": 7, "skipped": skipped, "notes": ["no temperature in the trace: 3"],
+    }  # fmt: skip
     with pytest.raises(ValueError, match="3 rows skipped of 2 read"):
         begun.record_read(read=2, skipped={"a": {"rows": 3, "lines": []}})
 

@@ -1,6 +1,6 @@
 """From trace files to the requests of this run, before any weights are loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,10 @@ class Inputs:
     num_left_out: int
     """Usable requests beyond `limit`, not drawn."""
     notes: tuple[str, ...]
+    """Sentences for people about rows that were used, with counts."""
+    counts: Mapping[str, int]
+    """The same as numbers (`trace.Prepared.counts`), for example `max_tokens_defaulted`,
+    `recounted` and `recount_differs`; of all usable requests, also of those not drawn."""
     trace_paths: tuple[Path, ...]
 
 
@@ -84,5 +88,6 @@ def load_inputs(
         skips=(*read.skips, *prepared.skips),
         num_left_out=sample.num_left_out,
         notes=(*read.notes, *prepared.notes),
+        counts=prepared.counts,
         trace_paths=paths,
     )

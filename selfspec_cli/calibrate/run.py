@@ -244,7 +244,7 @@ def _begin(prepared: Prepared, loaded: LoadedModel, argv: Sequence[str]) -> None
         notices=list(loaded.notices),
     )
     skipped = skip_document(inputs.skips, inputs.num_left_out)
-    run.record_read(read=inputs.num_read, skipped=skipped)
+    run.record_read(read=inputs.num_read, skipped=skipped, notes=inputs.notes)
 
 
 @contextlib.contextmanager

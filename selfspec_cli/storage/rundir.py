@@ -177,12 +177,15 @@ class RunDir:
             self._unchanged(name) for name in entry.get("artefacts", ())
         )
 
-    def record_read(self, *, read: int, skipped: Mapping[str, SkippedRows]) -> None:
+    def record_read(
+        self, *, read: int, skipped: Mapping[str, SkippedRows], notes: Iterable[str] = ()
+    ) -> None:
         """Record how many trace rows were read, used and skipped, by reason.
 
         Args:
             read: rows of all trace files that are not blank.
             skipped: reason to its number of rows and the first few `file:line` of them.
+            notes: sentences for people about rows that were used, with counts.
 
         Raises:
             ValueError: more skipped than read.
@@ -190,7 +193,8 @@ class RunDir:
         num_skipped = sum(entry["rows"] for entry in skipped.values())
         if num_skipped > read:
             raise ValueError(f"{num_skipped} rows skipped of {read} read")
-        self.update(read={"read": read, "used": read - num_skipped, "skipped": dict(skipped)})
+        used = {"read": read, "used": read - num_skipped, "skipped": dict(skipped)}
+        self.update(read={**used, "notes": list(notes)})
 
     def artefact(self, name: str) -> Path:
         """Return the path of an artefact; `name` is a plain file name.

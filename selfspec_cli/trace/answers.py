@@ -8,7 +8,7 @@ Sources: the OpenAI chat completion object; `token_ids` and `stop_reason` of vLL
 vLLM's `return_tokens_as_token_ids`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from selfspec_cli.records import Finish
 from selfspec_cli.trace.rows import MAX_INTEGER, Row, RowRefusedError, first_of, mapping, token_ids
@@ -61,16 +61,14 @@ def read_answer(row: Row) -> Answer:
     has_stop = bool(row.get("stop"))
     if isinstance(value, dict):
         answer = read_response(value, has_stop=has_stop, outer=row)
-        text, ids, num_tokens, remarks = (
-            answer.text, answer.token_ids, answer.num_tokens, answer.remarks,
-        )  # fmt: skip
-        finish = answer.finish
     else:
         text, ids = _plain(value)
-        finish, num_tokens, remarks = _finish(row, {}, has_stop=has_stop), _logged_count(row), ()
-    if row.get("completion_token_ids") is not None:
-        ids = token_ids(row["completion_token_ids"], "completion_token_ids")
-    return Answer(text=text, token_ids=ids, finish=finish, num_tokens=num_tokens, remarks=remarks)
+        finish = _finish(row, {}, has_stop=has_stop)
+        answer = Answer(text=text, token_ids=ids, finish=finish, num_tokens=_logged_count(row))
+    if row.get("completion_token_ids") is None:
+        return answer
+    exact = token_ids(row["completion_token_ids"], "completion_token_ids")
+    return replace(answer, token_ids=exact, remarks=())
 
 
 def read_response(response: Row, *, has_stop: bool, outer: Row | None = None) -> Answer:
@@ -97,7 +95,7 @@ def read_response(response: Row, *, has_stop: bool, outer: Row | None = None) ->
         text=text,
         token_ids=ids,
         finish=_finish(choice, outer, has_stop=has_stop),
-        num_tokens=None if remarks else (_logged_count(body) or _logged_count(outer)),
+        num_tokens=None if remarks else _logged_count(body, outer),
         remarks=remarks if ids is None else (),
     )
 
@@ -162,12 +160,13 @@ def _choice_ids(choice: Row) -> tuple[int, ...] | None:
     return token_ids(ids, "token_ids")
 
 
-def _logged_count(holder: Row) -> int | None:
-    usage = holder.get("usage")
-    for place in (usage if isinstance(usage, dict) else {}, holder):
-        value = place.get("completion_tokens")
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INTEGER:
-            return value
+def _logged_count(*holders: Row) -> int | None:
+    for holder in holders:
+        usage = holder.get("usage")
+        for place in (usage if isinstance(usage, dict) else {}, holder):
+            value = place.get("completion_tokens")
+            if type(value) is int and 0 <= value <= MAX_INTEGER:
+                return value
     return None
 
 

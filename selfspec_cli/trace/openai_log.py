@@ -40,7 +40,10 @@ def _flat(row: Row) -> Row:
         for key, value in row.items()
         if value is not None and key not in (*_REQUESTS, *_RESPONSES)
     }
-    labels = [body.get("metadata"), row.get("request_properties"), row.get("metadata")]
+    properties = row.get("request_properties")
+    if isinstance(properties, dict):  # spelt as people like: `Task`
+        properties = {str(key).lower(): value for key, value in properties.items()}
+    labels = [body.get("metadata"), properties, row.get("metadata")]
     merged = {k: v for each in labels if isinstance(each, dict) for k, v in each.items()}
     return {**body, **outer, "metadata": merged, "response": _response(row)}
 

@@ -4,9 +4,12 @@ import re
 
 from selfspec_cli.records import Request, Script
 
-_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-_LATIN = re.compile("[A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff]")
-_MOSTLY = 0.8  # share of the letters at which one script gives the prompt its name
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_KANA = "\u3040-\u30ff"
+# Han and kana by the character, other writing by the word: about the tokens they become.
+_UNIT = re.compile(rf"(?P<han>[{_HAN}])|[{_KANA}]|(?P<word>[^\W\d_{_HAN}{_KANA}]+)")
+_LATIN = re.compile("[A-Za-z\u00c0-\u024f\u1e00-\u1eff]")
+_MOSTLY = 0.8  # share at which one script gives the prompt its name
 
 
 def prompt_text(request: Request) -> str:
@@ -19,9 +22,10 @@ def prompt_text(request: Request) -> str:
 def prompt_script(request: Request) -> Script | None:
     """Return the script of a prompt, or None where it is given as token ids.
 
-    `latin` and `han` need 80 % of the letters, all turns and passages included. `other` is a
-    prompt without letters or with at least half of them in other scripts (Cyrillic, kana, Hangul,
-    Arabic and so on); the rest is `mixed`, for example Chinese about program code.
+    Han and kana characters count one each, words of other scripts too. `latin` and `han` need 80 %
+    of these, all turns and passages included. `other` is a prompt without letters, or with at
+    least half in other scripts (Cyrillic, kana, Hangul, Arabic and so on); the rest is `mixed`,
+    for example Chinese about program code.
     """
     if request.prompt_token_ids is not None:
         return None
@@ -30,10 +34,13 @@ def prompt_script(request: Request) -> Script | None:
 
 def script_of(text: str) -> Script:
     """Return the script of a text, as `prompt_script`."""
-    num_han, num_latin = len(_HAN.findall(text)), len(_LATIN.findall(text))
-    num_letters = sum(map(str.isalpha, text))
-    if 2 * (num_han + num_latin) <= num_letters:
+    num_all = num_han = num_latin = 0
+    for unit in _UNIT.finditer(text):
+        num_all += 1
+        num_han += unit["han"] is not None
+        num_latin += unit["word"] is not None and _LATIN.match(unit["word"]) is not None
+    if 2 * (num_han + num_latin) <= num_all:
         return "other"
-    if num_latin >= _MOSTLY * num_letters:
+    if num_latin >= _MOSTLY * num_all:
         return "latin"
-    return "han" if num_han >= _MOSTLY * num_letters else "mixed"
+    return "han" if num_han >= _MOSTLY * num_all else "mixed"

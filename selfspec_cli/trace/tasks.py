@@ -2,7 +2,7 @@
 
     FIELD            a field of the row, dotted for nested ones: `metadata.route`, `request_tags.0`
     regex:PATTERN    the first match in the prompt's text: its first group, else all of it
-    file             the name of the trace file, without its endings
+    file             the stem of the trace file, without `.gz` too
     system-prompt    a short label from the hash of the system turns, `system-3f2a9c`; `no-system`
 
 A rule replaces the labels of the rows. Where it finds nothing the request has no task, and all
@@ -21,7 +21,6 @@ from selfspec_cli.trace.rows import ReadRow, Row
 from selfspec_cli.trace.script import prompt_text
 
 _REGEX = "regex:"
-_ENDINGS = (".gz", ".jsonl", ".json", ".ndjson", ".log", ".txt")
 _SYSTEM_ROLES = ("system", "developer")
 _DIGITS = 6  # of the hash: one chance in 17 million that two given system turns share a label
 
@@ -113,9 +112,7 @@ def regex_label(pattern: re.Pattern[str], request: Request) -> str | None:
 def file_label(request: Request) -> str | None:
     """Return the stem of the request's file: `logs/sales.2024.jsonl.gz` is `sales.2024`."""
     name = PurePath(request.source.rpartition(":")[0]).name
-    for ending in _ENDINGS:
-        name = name.removesuffix(ending) or name
-    return name or None
+    return PurePath(name.removesuffix(".gz")).stem or None
 
 
 def system_label(request: Request) -> str:

@@ -164,7 +164,8 @@ def test_c01_a_template_that_refuses_system_turns_skips_those_rows(
     assert read_table(run / "requests.parquet")["request_id"].tolist() == ["sys-1"]
     read = manifest(run)["read"]
     assert (read["read"], read["used"]) == (3, 1)
-    assert sum(entry["rows"] for entry in read["skipped"].values()) == 2
+    lines = ["C_system_role.jsonl:1", "C_system_role.jsonl:3"]
+    assert read["skipped"] == {"chat template refused": {"rows": 2, "lines": lines}}
 
 
 def test_c09_prompts_past_the_position_table_are_skipped(tiny_checkpoint, tmp_path, cases, capsys):

@@ -182,6 +182,48 @@ def test_a_recorded_text_that_matches_its_ids_is_no_difference(make_tokenizer):
     assert prepare(rows, tokenizer, PrepareOptions()).counts["reencoding_differs"] == 0
 
 
+@pytest.mark.parametrize(
+    ("finish", "logged", "differs"),
+    [
+        ("stop", 3, 0), ("stop", 4, 0), ("stop", 5, 1), ("stop", 2, 1), ("unknown", 4, 0),
+        ("length", 3, 0), ("length", 4, 1), ("length", 2, 1), ("length", 0, 1),
+    ],
+)  # fmt: skip
+def test_logged_counts_that_reencoding_does_not_give_are_counted(
+    make_tokenizer, finish, logged, differs
+):
+    """`out` is 3 byte tokens here; a server may count the token that ended the answer or not."""
+    one = request(completion="out", finish=finish, logged_completion_tokens=logged)
+    got = prepare([one, request(completion="out")], make_tokenizer(), PrepareOptions())
+    assert (got.counts["recounted"], got.counts["recount_differs"]) == (1, differs)
+    told = "recorded text re-encodes to another number of tokens than was logged, of 1 compared: 1"
+    assert (told in got.notes) is bool(differs), got.notes
+
+
+def test_exact_ids_are_not_recounted(make_tokenizer):
+    one = request(completion="out", completion_token_ids=(9,), logged_completion_tokens=1)
+    got = prepare([one], make_tokenizer(), PrepareOptions())
+    assert (got.counts["recounted"], got.counts["recount_differs"]) == (0, 0)
+
+
+@pytest.mark.parametrize(("labels", "note"), [
+    ([None, None], "one bucket: no task labels found, use --task-from"),
+    (["a", None], "no task label, all of these share the bucket unlabelled: 1"),
+    (["a", "b"], None),
+])  # fmt: skip
+def test_note_on_missing_labels(make_tokenizer, labels, note):
+    rows = [request(task=label, max_tokens=4, temperature=0.0) for label in labels]
+    got = prepare(rows, make_tokenizer(), PrepareOptions())
+    assert got.notes == ((note,) if note else ())
+
+
+def test_features_known_at_request_time_are_kept(prepare_one):
+    one = prepare_one(request("大海", max_tokens=500), max_tokens_cap=8)
+    assert (one.script, one.stated_max_tokens, one.max_tokens) == ("han", 500, 8)
+    ids = prepare_one(replace(request(), prompt=None, prompt_token_ids=(5, 6)))
+    assert (ids.script, ids.stated_max_tokens, ids.max_tokens) == (None, None, 128)
+
+
 def test_no_template_skips_chats_and_runs_prompts(make_tokenizer):
     got = prepare([chat(), request()], make_tokenizer(), PrepareOptions())
     assert [one.request_id for one in got.requests] == ["r"]

@@ -232,13 +232,15 @@ def test_spec_bench_is_read_whole(shared):
     assert got.files[0].formats == (("spec_bench", 313),)
 
 
-@pytest.mark.parametrize(
-    "name", ["openai_chat.jsonl", "openai_batch.jsonl"], ids=["chat log", "batch"]
-)
+READER_OF = {"openai_chat.jsonl": "jsonl", "openai_batch.jsonl": "openai_batch"}
+
+
+@pytest.mark.parametrize("name", READER_OF)
 def test_openai_shapes_are_read_whole(shared, name):
     got = read_traces([shared / "data" / "trace_shapes" / name])
     assert not got.skips
     assert all(request.messages for request in got.requests)
+    assert [form for form, _ in got.files[0].formats] == [READER_OF[name]]
 
 
 HEAVY = "import sys; import {module}; print(sorted({{'torch', 'transformers'}} & set(sys.modules)))"
