@@ -1,87 +1,17 @@
-"""Which cells to decode for real, on which paths, and what that says of the predictions."""
-
-from collections.abc import Sequence
+"""What real decoding says of the predictions: measured beside predicted, and regret."""
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from selfspec_cli.analysis.grid import rank_cells
+from selfspec_cli.analysis.intervals import RatioInterval, ratio_interval
 
-NUM_SPREAD_LAYERS = 4  # deliberately different exit layers among the cells of a temperature
-NUM_SPREAD_LENGTHS = 3
 SMALLEST_LOG_TAIL = -700.0  # 1e-304, |z| = 37; below it the deviate would be infinite
+LEVEL = 0.95  # of intervals
 CELL_KEYS = ["temperature", "exit_layer", "draft_length"]
-
-
-def choose_cells(grid: pd.DataFrame, count: int) -> pd.DataFrame:
-    """Choose cells to confirm: the best of each temperature, its runner-up, then a spread.
-
-    The spread walks over exit layers and draft lengths from one end of the range to the other, so
-    that predictions are tried where they are good and where they are bad.
-
-    Args:
-        grid: grid.csv; only its roll-ups over all tasks are read.
-        count: cells in all, dealt evenly to the temperatures.
-
-    Returns:
-        temperature, exit_layer, draft_length; distinct, at most `count`.
-    """
-    pooled = rank_cells(grid.loc[grid["evidence"] == "all"])
-    temperatures = sorted(pooled["temperature"].unique())
-    picks = []
-    for at, temperature in enumerate(temperatures):
-        share = count // len(temperatures) + (at < count % len(temperatures))
-        ranked = pooled.loc[pooled["temperature"] == temperature]
-        picks += [(temperature, *cell) for cell in _cells_of(ranked, share)]
-    return pd.DataFrame(picks, columns=CELL_KEYS)
-
-
-def _cells_of(ranked: pd.DataFrame, count: int) -> list[tuple[int, int]]:
-    cells = list(zip(ranked["exit_layer"], ranked["draft_length"], strict=True))
-    layers = _spread(sorted(set(ranked["exit_layer"])), NUM_SPREAD_LAYERS)
-    lengths = _spread(sorted(set(ranked["draft_length"])), NUM_SPREAD_LENGTHS)
-    best = cells[0]
-    runner_up = next((cell for cell in cells if cell[0] != best[0]), best)
-    rotated = [
-        (layers[i % len(layers)], lengths[(i + i // len(layers)) % len(lengths)])
-        for i in range(len(layers) * len(lengths))
-    ]
-    wanted = dict.fromkeys([best, *rotated[: len(layers)], runner_up, *rotated, *cells])
-    return [(int(layer), int(k)) for layer, k in wanted][:count]
-
-
-def _spread(values: Sequence[int], count: int) -> list[int]:
-    """At most `count` of the sorted values, evenly from the first to the last."""
-    if len(values) <= count:
-        return list(values)
-    places = np.linspace(0, len(values) - 1, count).round().astype(int)
-    return [values[place] for place in places]
-
-
-def choose_paths(walk: pd.DataFrame, temperature: float, count: int, min_tokens: int) -> list[str]:
-    """Choose paths to decode: long enough, spread evenly over their contexts.
-
-    Args:
-        walk: walk.parquet.
-        temperature: of the cells to confirm.
-        count: paths at most, each of another group.
-        min_tokens: least output tokens of a path; where too few have them the longest are taken.
-
-    Returns:
-        path_ids, in order of prompt length. A path of one token has nothing to decode: left out.
-    """
-    usable = (walk["temperature"] == temperature) & (walk["committed"] > 0)
-    rows = walk.loc[usable].drop_duplicates("path_id")
-    rows = rows.sort_values(["committed", "path_id"], ascending=[False, True])
-    rows = rows.drop_duplicates("group_id")
-    enough = rows.loc[rows["committed"] + 1 >= min_tokens]
-    chosen = enough if len(enough) >= count else rows.head(count)
-    ordered = chosen.sort_values(["prompt_tokens", "path_id"], ignore_index=True)
-    if len(ordered) > count:
-        places = np.linspace(0, len(ordered) - 1, count + 2).round().astype(int)[1:-1]
-        ordered = ordered.iloc[sorted(set(places.tolist()))]
-    return list(ordered["path_id"])
+BUCKET_COLUMNS = ["task", "context_min", "context_max", "temperature"]
+CONFIRM_KEYS = [*BUCKET_COLUMNS, "exit_layer", "draft_length"]
+"""One cell of one bucket; context_max is missing where the band is open."""
 
 
 def add_predictions(measured: pd.DataFrame, walk: pd.DataFrame) -> pd.DataFrame:
@@ -93,42 +23,51 @@ def add_predictions(measured: pd.DataFrame, walk: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise_confirm(confirm: pd.DataFrame) -> pd.DataFrame:
-    """Predicted beside measured, one row a cell.
+    """Predicted beside measured, one row a cell of a bucket.
 
     Args:
         confirm: confirm.csv.
 
     Returns:
-        temperature, exit_layer, draft_length, num_paths, num_tokens, predicted_speedup,
-        measured_speedup, error (predicted / measured - 1, signed), coin_error (the same with the
-        rounds that the coins really gave: cost alone), predicted_rounds_per_token,
-        free_rounds_per_token and rounds_z (free decodes against the walk in standard errors over
-        paths; at T = 0 the rounds of the timed decodes), exact (share of decodes equal to plain
-        decoding; missing at T > 0).
+        task, context_min, context_max, temperature, exit_layer, draft_length, role, num_paths,
+        num_tokens, predicted_speedup, measured_speedup with measured_speedup_low and _high (95 %,
+        jackknife over groups; missing below 2) and effective_groups, error (predicted / measured
+        - 1, signed), coin_error (the same with the rounds that the coins really gave: cost alone),
+        predicted_rounds_per_token, free_rounds_per_token and rounds_z (free decodes against the
+        walk in standard errors over paths; at T = 0 the rounds of the timed decodes), exact (share
+        of decodes equal to plain decoding; missing at T > 0).
     """
-    rows = [_summary(cell) for _, cell in confirm.groupby(CELL_KEYS, sort=True)]
+    rows = [_summary(cell) for _, cell in confirm.groupby(CONFIRM_KEYS, sort=True, dropna=False)]
     return pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS))
 
 
 SUMMARY_COLUMNS = (
-    *CELL_KEYS, "num_paths", "num_tokens", "predicted_speedup", "measured_speedup", "error",
-    "coin_error", "predicted_rounds_per_token", "free_rounds_per_token", "rounds_z", "exact",
+    *CONFIRM_KEYS, "role", "num_paths", "num_tokens", "predicted_speedup", "measured_speedup",
+    "measured_speedup_low", "measured_speedup_high", "effective_groups", "error", "coin_error",
+    "predicted_rounds_per_token", "free_rounds_per_token", "rounds_z", "exact",
 )  # fmt: skip
 
 
 def _summary(cell: pd.DataFrame) -> dict[str, object]:
     predicted = cell["predicted_ar_seconds"].sum() / cell["predicted_seconds"].sum()
+    interval = ratio_interval(cell["ar_seconds"], cell["seconds"], cell["group_id"], level=LEVEL)
     measured = cell["ar_seconds"].sum() / cell["seconds"].sum()
     priced = cell["predicted_ar_seconds"].sum() / cell["priced_seconds"].sum()
     greedy = bool(cell["temperature"].iloc[0] == 0.0)
     rounds = cell["rounds"] if greedy else cell["free_rounds"]
     committed = cell["committed"] if greedy else cell["free_committed"]
+    first = cell.iloc[0]
     return {
+        **{name: first[name] for name in ("task", "context_min", "context_max")},
         **cell_key(cell),
+        "role": first["role"],
         "num_paths": cell["path_id"].nunique(),
         "num_tokens": int(cell["committed"].sum()),
         "predicted_speedup": predicted,
         "measured_speedup": measured,
+        "measured_speedup_low": interval.low,
+        "measured_speedup_high": interval.high,
+        "effective_groups": interval.effective_groups,
         "error": predicted / measured - 1,
         "coin_error": priced / measured - 1,
         "predicted_rounds_per_token": cell["predicted_rounds"].sum() / cell["committed"].sum(),
@@ -136,6 +75,64 @@ def _summary(cell: pd.DataFrame) -> dict[str, object]:
         "rounds_z": rounds_z(cell["predicted_rounds"], cell["committed"], rounds, committed),
         "exact": cell["exact"].astype(float).mean() if greedy else None,
     }
+
+
+def regrets(confirm: pd.DataFrame) -> pd.DataFrame:
+    """What the chosen cell of a bucket costs against the best one measured on the same paths.
+
+    The best of several looks good by chance alone, so the loss counts only where the paired
+    interval of chosen ÷ best seconds (jackknife over groups, 95 % shared by the rivals) lies above
+    1; else regret is 0. It is missing where nothing but the chosen cell was decoded, or on one
+    group only.
+
+    Args:
+        confirm: confirm.csv.
+
+    Returns:
+        task, context_min, context_max, temperature, exit_layer and draft_length (the chosen cell),
+        best_exit_layer, best_draft_length, seconds_ratio (chosen ÷ best) with _low and _high,
+        regret (share of the best cell's seconds lost).
+    """
+    buckets = confirm.groupby(BUCKET_COLUMNS, sort=True, dropna=False)
+    rows = [_regret(bucket) for _, bucket in buckets if (bucket["role"] == "rule").any()]
+    return pd.DataFrame(rows, columns=list(REGRET_COLUMNS))
+
+
+REGRET_COLUMNS = (
+    *CONFIRM_KEYS, "best_exit_layer", "best_draft_length", "seconds_ratio", "seconds_ratio_low",
+    "seconds_ratio_high", "regret",
+)  # fmt: skip
+
+
+def _regret(bucket: pd.DataFrame) -> dict[str, object]:
+    first = bucket.loc[bucket["role"] == "rule"].iloc[0]
+    row: dict[str, object] = {name: first[name] for name in CONFIRM_KEYS}
+    table = bucket.pivot_table(
+        index="group_id", columns=["exit_layer", "draft_length"], values="seconds", aggfunc="sum"
+    )
+    cells = [(int(layer), int(k)) for layer, k in zip(*map(table.columns.get_level_values, (0, 1)))]
+    seconds = table.to_numpy()  # [G, cells]
+    chosen = cells.index((first["exit_layer"], first["draft_length"]))
+    best = int(seconds.sum(axis=0).argmin())
+    rivals = len(cells) - 1
+    if rivals == 0:
+        return row
+    row |= {"best_exit_layer": cells[best][0], "best_draft_length": cells[best][1]}
+    paired = ratio_interval(
+        seconds[:, chosen], seconds[:, best], table.index, level=1 - (1 - LEVEL) / rivals
+    )
+    return row | {
+        "seconds_ratio": paired.estimate,
+        "seconds_ratio_low": paired.low,
+        "seconds_ratio_high": paired.high,
+        "regret": _loss(paired),
+    }
+
+
+def _loss(paired: RatioInterval) -> float | None:
+    if paired.low is None or paired.estimate is None:
+        return None
+    return paired.estimate - 1 if paired.low > 1 else 0.0
 
 
 def cell_key(cell: pd.DataFrame) -> dict[str, object]:

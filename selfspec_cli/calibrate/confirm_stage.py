@@ -1,23 +1,38 @@
 """Stage confirm: the chosen cells decoded for real, beside plain decoding (METHOD.md §6)."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from selfspec_cli.analysis.confirmation import add_predictions, choose_cells, choose_paths
+from selfspec_cli.analysis.confirm_choice import RuleCell
+from selfspec_cli.analysis.confirmation import add_predictions
 from selfspec_cli.analysis.costs import Costs
+from selfspec_cli.calibrate.confirm_cells import STAGE, Chosen, choose_once
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.config import CalibrateConfig
 from selfspec_cli.errors import ExactnessError
 from selfspec_cli.records import PreparedRequest
 from selfspec_cli.replay.confirm import ConfirmPath, confirm_path
 from selfspec_cli.replay.decode import Cell
-from selfspec_cli.replay.setting import Setting
+from selfspec_cli.replay.law_proof import LawProof, observed_laws, prove_law
+from selfspec_cli.replay.setting import Setting, derive_seed
 from selfspec_cli.storage import RunDir, read_table, write_table
 
-STAGE = "confirm"
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Subject:
+    """What there is to confirm, and on which paths."""
+
+    rules: Sequence[RuleCell]
+    """Of the draft plan (`confirm_cells.rule_cells`)."""
+    shards: pd.DataFrame
+    """Rows of the observe stage, with token ids."""
+    requests: Sequence[PreparedRequest]
+    exit_layers: Sequence[int]
+    """Layers observed, in the order of the shards' coins."""
 
 
 def run_confirm(
@@ -25,33 +40,63 @@ def run_confirm(
     config: CalibrateConfig,
     setting: Setting,
     costs: Costs,
-    paths: Sequence[ConfirmPath],
+    subject: Subject,
     progress: Progress,
 ) -> pd.DataFrame | None:
     """Write confirm.csv, one row a (path, cell, repeat); a finished path is not decoded again.
 
     Predictions are on disk and hashed in the manifest before the first decode here: the walk's
-    stage must be done.
+    stage must be done. The cells chosen stand in the manifest before they are decoded, so that a
+    resumed run decodes the same ones; with them, in the end, stands the proof of exactness at
+    temperature > 0.
 
     Returns:
         The table; None, and no file, where no path has anything to decode.
 
     Raises:
-        ExactnessError: a greedy output differed from plain decoding beyond a numeric tie.
+        ExactnessError: a greedy output differed from plain decoding beyond a numeric tie, or
+            sampled rounds do not commit the target's law.
     """
     if not run.stage_done("walk"):
         raise RuntimeError("predictions must be written before they are confirmed")
-    if not paths:
-        progress.note("no path has anything to draft: nothing is confirmed")
-        run.finish_stage(STAGE, [], rows=0)
-        return None
     if not run.stage_done(STAGE):
-        table = _decode_all(run, config, setting, costs, paths, progress)
-        write_table(table, run.artefact("confirm.csv"))
-        run.finish_stage(STAGE, ["confirm.csv"], rows=len(table))
+        _confirm(run, config, setting, costs, subject, progress)
+    facts = run.manifest["stages"][STAGE]
+    if not facts["artefacts"]:
+        return None
     table = read_table(run.artefact("confirm.csv"))
     check_exact(table)
+    check_law(facts["exactness"])
     return table
+
+
+def _confirm(
+    run: RunDir,
+    config: CalibrateConfig,
+    setting: Setting,
+    costs: Costs,
+    subject: Subject,
+    progress: Progress,
+) -> None:
+    chosen = choose_once(run, config, subject.rules)
+    if not chosen.cells:
+        progress.note("no path has anything to draft: nothing is confirmed")
+        run.finish_stage(STAGE, [], rows=0)
+        return
+    if chosen.num_left_out:
+        progress.note(
+            f"{chosen.num_left_out} cells stay unconfirmed: the budget of {chosen.budget_s:.0f} s "
+            f"is used up with {chosen.predicted_s:.0f} s"
+        )
+    layers = {path_id: own[0][0] for path_id, own in chosen.by_path().items()}
+    wanted = list(layers)
+    paths = confirm_paths(subject.shards, subject.requests, wanted, subject.exit_layers)
+    table = _decode_all(run, config, setting, chosen, paths, progress)
+    table = _finished(table, read_table(run.artefact("walk.parquet")), costs, chosen)
+    write_table(table, run.artefact("confirm.csv"))
+    proof = _prove(setting, paths, layers)
+    facts = chosen.to_document() | {"rows": len(table), "exactness": proof.to_document()}
+    run.finish_stage(STAGE, ["confirm.csv"], **facts)
 
 
 def confirm_paths(
@@ -84,50 +129,38 @@ def confirm_paths(
     return found
 
 
-def choose(
-    config: CalibrateConfig, walk: pd.DataFrame, grid: pd.DataFrame, exit_layers: Sequence[int]
-) -> tuple[pd.DataFrame, list[str]]:
-    """Cells to confirm, within `exit_layers`, and the path_ids to confirm them on."""
-    cells = choose_cells(grid.loc[grid["exit_layer"].isin(exit_layers)], config.confirm.cells)
-    wanted = [
-        path_id
-        for temperature in sorted(cells["temperature"].unique())
-        for path_id in choose_paths(
-            walk, temperature, config.confirm.requests, config.confirm.min_tokens
-        )
-    ]
-    return cells, wanted
-
-
 def _decode_all(
     run: RunDir,
     config: CalibrateConfig,
     setting: Setting,
-    costs: Costs,
+    chosen: Chosen,
     paths: Sequence[ConfirmPath],
     progress: Progress,
 ) -> pd.DataFrame:
-    walk = read_table(run.artefact("walk.parquet"))
-    layers = run.manifest["measurement"]["exit_layers"]
-    cells, _ = choose(config, walk, read_table(run.artefact("grid.csv")), layers)
-    frames = []
-    with progress.stage("confirm", len(paths)) as stage:
+    """Decode every path with the cells of its bucket; one shard a path."""
+    by_path, frames = chosen.by_path(), []
+    with progress.stage(STAGE, len(paths)) as stage:
         for path in paths:
-            own = cells.loc[cells["temperature"] == path.temperature]
-            pairs = own[["exit_layer", "draft_length"]].to_numpy(dtype=int).tolist()
-            todo = [Cell(layer, k) for layer, k in pairs]
+            todo = [Cell(layer, k) for layer, k in by_path[path.path_id]]
             shard = run.shard_path(STAGE, (path.path_id, todo))
             if not shard.exists():
                 rows = confirm_path(setting, path, todo, config.confirm.repeats)
                 write_table(pd.DataFrame(rows), shard)
             frames.append(read_table(shard))
             stage.advance()
-    measured = pd.concat(frames, ignore_index=True)
+    return pd.concat(frames, ignore_index=True)
+
+
+def _finished(
+    measured: pd.DataFrame, walk: pd.DataFrame, costs: Costs, chosen: Chosen
+) -> pd.DataFrame:
+    """Put bucket, role, prices and predictions beside every decode."""
     laws = dict(zip(walk["path_id"], walk["law"], strict=True))
     measured["priced_seconds"] = [
         _price(costs, laws[row["path_id"]], row) for row in measured.to_dict("records")
     ]
-    return add_predictions(measured.drop(columns=["round_drafted", "round_contexts"]), walk)
+    rows = add_predictions(measured.drop(columns=["round_drafted", "round_contexts"]), walk)
+    return chosen.label(rows)
 
 
 def _price(costs: Costs, law: str, row: Mapping[Hashable, Any]) -> float:
@@ -137,6 +170,12 @@ def _price(costs: Costs, law: str, row: Mapping[Hashable, Any]) -> float:
     contexts = np.asarray(row["round_contexts"], dtype=np.float64)
     layer = np.asarray([row["exit_layer"]])
     return float(surface.round_seconds(layer, drafted, contexts).sum())
+
+
+def _prove(setting: Setting, paths: Iterable[ConfirmPath], layers: Mapping[str, int]) -> LawProof:
+    """Test the accepted/residual law on the paths that were decoded at temperature > 0."""
+    sampled = [(path, layers[path.path_id]) for path in paths if path.temperature > 0]
+    return prove_law(list(observed_laws(setting, sampled)), derive_seed(setting.seed, "law proof"))
 
 
 def check_exact(confirm: pd.DataFrame) -> None:
@@ -156,4 +195,25 @@ def check_exact(confirm: pd.DataFrame) -> None:
             where=str(first["path_id"]),
             hint="This is a bug or an unsupported model; do not serve with it. "
             "All differences are in confirm.csv.",
+        )
+
+
+def check_law(proof: Mapping[str, Any]) -> None:
+    """Refuse to go on where sampled rounds were found not to commit the target's law.
+
+    Args:
+        proof: the stage's `exactness` (`LawProof.to_document`).
+
+    Raises:
+        ExactnessError: with the smallest p-value and the level it was held against.
+    """
+    if proof["passed"] is False:
+        raise ExactnessError(
+            f"sampled rounds do not commit the target's law: smallest chi-square p "
+            f"{proof['smallest_p']:.2g} of {proof['positions']} positions with {proof['draws']} "
+            f"draws each, level {proof['alarm_level']:.2g}; {proof['disagreements']} of "
+            f"{proof['checked']} single draws decided otherwise",
+            where="temperature > 0",
+            hint="This is a bug or an unsupported model; do not serve with it. By chance alone "
+            f"this happens in {proof['false_alarm']:.2g} of runs.",
         )

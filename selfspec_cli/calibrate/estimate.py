@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from selfspec_cli.analysis.confirm_choice import CELLS_PER_BASELINE
 from selfspec_cli.calibrate.cost_stage import cost_plan
 from selfspec_cli.calibrate.finalist_stage import MAX_CELLS
 from selfspec_cli.calibrate.observe_stage import plan_paths
@@ -21,7 +22,6 @@ from selfspec_cli.calibrate.run import Prepared
 from selfspec_cli.cost.plan import CostPlan, prefill_blocks
 from selfspec_cli.engine.load import load_model
 from selfspec_cli.engine.view import LayerView
-from selfspec_cli.replay.confirm import CELLS_PER_BASELINE
 from selfspec_cli.replay.observe import STATE_BYTES, PathJob
 from selfspec_cli.replay.score import MAX_CHUNK
 from selfspec_cli.replay.setting import Setting

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from selfspec_cli.analysis.costs import Costs, price
-from selfspec_cli.calibrate.confirm_stage import choose, confirm_paths, run_confirm
+from selfspec_cli.calibrate.confirm_cells import grid_rules
+from selfspec_cli.calibrate.confirm_stage import Subject, run_confirm
 from selfspec_cli.calibrate.cost_stage import cost_plan, run_cost
 from selfspec_cli.calibrate.finalist_stage import ARTEFACT, STAGE, misses, run_finalists
 from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options
@@ -211,9 +212,13 @@ def _stages(prepared: Prepared, loaded: LoadedModel, progress: Progress) -> Outc
     if config.sweep == "decode":
         sweep = run_sweep(run, config, setting, requests, layers, progress)
     elif config.confirm.cells > 0:
-        _, wanted = choose(config, walk, grid, layers)
-        paths = confirm_paths(shards, requests, wanted, observed)
-        confirm = run_confirm(run, config, setting, costs, paths, progress)
+        subject = Subject(
+            rules=grid_rules(_in_range(prepared, grid)),
+            shards=shards,
+            requests=requests,
+            exit_layers=observed,
+        )
+        confirm = run_confirm(run, config, setting, costs, subject, progress)
     return Outcome(
         run=run,
         inputs=prepared.inputs,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from selfspec_cli.analysis.confirm_choice import CELLS_PER_BASELINE
 from selfspec_cli.cost.clock import Clock, Stopwatch
 from selfspec_cli.engine.decoder import Decoder
 from selfspec_cli.engine.exactness import Difference, compare_outputs, plain_gap
@@ -20,8 +21,6 @@ from selfspec_cli.records import PreparedRequest
 from selfspec_cli.replay.decode import Cell, Decoded, decode, round_totals
 from selfspec_cli.replay.scripted import Script, ScriptedPolicy, draw_coins, path_laws
 from selfspec_cli.replay.setting import Setting, derive_seed
-
-CELLS_PER_BASELINE = 3  # cells between two plain runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +133,7 @@ def _row(
     return {
         "path_id": path.path_id,
         "request_id": path.request.request_id,
+        "group_id": path.request.group_id,
         "temperature": path.temperature,
         "exit_layer": cell.exit_layer,
         "draft_length": cell.draft_length,

@@ -37,7 +37,8 @@ def test_predictions_are_hashed_before_the_first_confirming_decode(
     monkeypatch.setattr(confirm_stage, "confirm_path", watched)
     argv = command(tiny_checkpoint, trace, tmp_path, config_text=SMALL)
     assert run_cli(*argv) == 0
-    assert len(seen) == 4, "two paths at each of two temperatures"
+    paths = read_table(run / "confirm.csv")["path_id"].nunique()
+    assert len(seen) == paths >= 4, f"{len(seen)} decodes of {paths} paths"
     now = {name: file_sha256(run / name) for name in PREDICTIONS}
     for at, hashes in enumerate(seen):
         assert hashes == now, f"changed after confirm decode {at}"
@@ -77,7 +78,7 @@ def roll_back_one_too_few(monkeypatch):
 def test_a_wrong_rollback_ends_with_code_1_and_the_first_difference(
     tiny_checkpoint, trace, tmp_path, monkeypatch, capsys, sweep
 ):
-    config = SMALL + f"sweep: {sweep}\ntemperatures: 0\n"
+    config = SMALL.replace("requests: 2", "requests: 3") + f"sweep: {sweep}\ntemperatures: 0\n"
     argv = command(tiny_checkpoint, trace, tmp_path, config_text=config)
     with monkeypatch.context() as patch:
         roll_back_one_too_few(patch)
@@ -105,7 +106,7 @@ def test_greedy_rounds_cost_what_was_predicted_of_them(reference):
     drafted lengths and contexts mean the same on both sides.
     """
     rows = read_table(reference / "confirm.csv").query("temperature == 0")
-    assert len(rows) == 24
+    assert rows["path_id"].nunique() == 8, "two buckets of four paths"
     for name in ("rounds", "tested", "accepted"):
         gap = (rows[name] - rows[f"predicted_{name}"]).abs().max()
         assert gap < 1e-9, f"{name} differ by {gap}"
@@ -114,7 +115,7 @@ def test_greedy_rounds_cost_what_was_predicted_of_them(reference):
 
 
 def test_sampled_rounds_cost_about_what_was_predicted_of_them(reference):
-    """Coins scatter around the walk: 24 decodes together within 15 %; a shift by one position of
+    """Coins scatter around the walk: all decodes together within 15 %; a shift by one position of
     every context or coin would go unseen at T = 0 only.
     """
     rows = read_table(reference / "confirm.csv").query("temperature > 0")

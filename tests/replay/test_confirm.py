@@ -8,8 +8,9 @@ import pytest
 from checkpoints import random_model
 from replay_helpers import requests, setting_of, view_of
 
+from selfspec_cli.analysis.confirm_choice import CELLS_PER_BASELINE
 from selfspec_cli.engine.view import LayerView
-from selfspec_cli.replay.confirm import CELLS_PER_BASELINE, ConfirmPath, confirm_path
+from selfspec_cli.replay.confirm import ConfirmPath, confirm_path
 from selfspec_cli.replay.decode import Cell
 from selfspec_cli.replay.observe import PathJob, observe
 

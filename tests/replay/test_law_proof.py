@@ -46,7 +46,7 @@ def paths(count=POSITIONS, budget=10, **sampling):
                 tokens=tokens,
                 budget=budget,
                 accept_given_path={},
-            )  # fmt: skip
+            )
         )
     return tuple(found)
 
