@@ -31,7 +31,7 @@ def summarise_confirm(confirm: pd.DataFrame) -> pd.DataFrame:
     Returns:
         task, context_min, context_max, temperature, exit_layer, draft_length, role, num_paths,
         num_tokens, predicted_speedup, measured_speedup with measured_speedup_low and _high (95 %,
-        jackknife over groups; missing below 2) and effective_groups, error (predicted / measured
+        jackknife over groups; missing below 2), num_groups and effective_groups, error (predicted / measured
         - 1, signed), coin_error (the same with the rounds that the coins really gave: cost alone),
         predicted_rounds_per_token, free_rounds_per_token and rounds_z (free decodes against the
         walk in standard errors over paths; at T = 0 the rounds of the timed decodes), exact (share
@@ -43,7 +43,7 @@ def summarise_confirm(confirm: pd.DataFrame) -> pd.DataFrame:
 
 SUMMARY_COLUMNS = (
     *CONFIRM_KEYS, "role", "num_paths", "num_tokens", "predicted_speedup", "measured_speedup",
-    "measured_speedup_low", "measured_speedup_high", "effective_groups", "error", "coin_error",
+    "measured_speedup_low", "measured_speedup_high", "num_groups", "effective_groups", "error", "coin_error",
     "predicted_rounds_per_token", "free_rounds_per_token", "rounds_z", "exact",
 )  # fmt: skip
 
@@ -67,6 +67,7 @@ def _summary(cell: pd.DataFrame) -> dict[str, object]:
         "measured_speedup": measured,
         "measured_speedup_low": interval.low,
         "measured_speedup_high": interval.high,
+        "num_groups": interval.num_groups,
         "effective_groups": interval.effective_groups,
         "error": predicted / measured - 1,
         "coin_error": priced / measured - 1,
@@ -110,7 +111,10 @@ def _regret(bucket: pd.DataFrame) -> dict[str, object]:
     table = bucket.pivot_table(
         index="group_id", columns=["exit_layer", "draft_length"], values="seconds", aggfunc="sum"
     )
-    cells = [(int(layer), int(k)) for layer, k in zip(*map(table.columns.get_level_values, (0, 1)))]
+    cells = [
+        (int(layer), int(k))
+        for layer, k in zip(*map(table.columns.get_level_values, (0, 1)), strict=True)
+    ]
     seconds = table.to_numpy()  # [G, cells]
     chosen = cells.index((first["exit_layer"], first["draft_length"]))
     best = int(seconds.sum(axis=0).argmin())
