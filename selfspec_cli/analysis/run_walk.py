@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from selfspec_cli.analysis.cost_surface import CostSurface
 from selfspec_cli.analysis.costs import Costs
 from selfspec_cli.analysis.observations import build_paths
 from selfspec_cli.analysis.walk import PathCoins, split_walkable, walk
@@ -50,7 +51,17 @@ def split_priced(
     inside: list[PathCoins] = []
     outside: list[PathCoins] = []
     for path in paths:
-        low, high = costs.surfaces[path.law_class].context_range
-        last = path.prompt_tokens + max(path.num_tokens - 2, 0)
-        (inside if low <= path.prompt_tokens and last <= high else outside).append(path)
+        priced = _covers(costs.surfaces[path.law_class], path)
+        (inside if priced else outside).append(path)
     return inside, outside
+
+
+def _covers(surface: CostSurface, path: PathCoins) -> bool:
+    """Whether the path's prompt, and every context of its rounds, lies within what was timed."""
+    low, high = surface.context_range
+    last = path.prompt_tokens + max(path.num_tokens - 2, 0)
+    if surface.prefill is not None:
+        prompts = surface.prefill[0]
+        if not prompts[0] <= path.prompt_tokens <= prompts[-1]:
+            return False
+    return low <= path.prompt_tokens and last <= high

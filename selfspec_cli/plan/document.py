@@ -237,8 +237,14 @@ class Rule(_Part):
         default=None, description="Each request at its own best cell (or off): the ceiling."
     )
     runner_up: str | None = Field(default=None, description="Second cell, as `L=12, k=3: 1.04`.")
+    runner_up_cell: list[int] | None = Field(default=None, description="The same as [L, k].")
     num_requests: int = Field(description="Groups of requests in the bucket.")
-    effective_requests: float | None = None
+    evidence_requests: int | None = Field(
+        default=None, description="Groups that `speedup` rests on: the bucket's or its parent's."
+    )
+    effective_requests: float | None = Field(
+        default=None, description="How many equal ones those are worth: (Σ AR)²/Σ AR²."
+    )
     num_tokens: int
     token_share: float | None = Field(default=None, description="Share of the log's tokens.")
     time_share: float | None = Field(default=None, description="Share of plain decode time.")

@@ -78,8 +78,9 @@ def load_plan_inputs(run: RunDir, cost_file: Path | None = None) -> PlanInputs:
     usable, left_out = usable_paths(coins, costs)
     if coins and not usable:
         raise _none_usable(left_out, source)
+    table = _walk_table(run, usable, costs, (observed, lengths), again=cost_file is not None)
     return PlanInputs(
-        walk=_walk_table(run, usable, observed, lengths, None if cost_file is None else costs),
+        walk=table,
         requests=read_table(run.artefact("requests.parquet")),
         paths=read_table(run.artefact("paths.parquet")),
         coins=tuple(usable),
@@ -87,7 +88,7 @@ def load_plan_inputs(run: RunDir, cost_file: Path | None = None) -> PlanInputs:
         exit_layers=layers,
         exit_layers_beyond=beyond,
         draft_lengths=lengths,
-        prefill_seconds=None,
+        prefill_seconds=_prefill(table),
         left_out=left_out,
         facts=run_facts(run, costs, source, own=cost_file is None),
         seed=int((run.manifest.get("seeds") or {}).get("run", 0)),
@@ -115,15 +116,25 @@ def _own_costs(run: RunDir, kinds: Sequence[str]) -> Costs:
 def _walk_table(
     run: RunDir,
     coins: Sequence[PathCoins],
-    layers: Sequence[int],
-    lengths: Sequence[int],
-    costs: Costs | None,
+    costs: Costs,
+    cells: tuple[Sequence[int], Sequence[int]],
+    *,
+    again: bool,
 ) -> pd.DataFrame:
-    """walk.parquet, or the walk under other costs."""
-    if costs is None and run.artefact("walk.parquet").exists():
-        return read_table(run.artefact("walk.parquet"))
-    priced = costs or _own_costs(run, run.manifest["stages"]["cost"]["layer_kinds"])
-    return walk(coins, layers, lengths, priced.surfaces)
+    """walk.parquet, or the walk under other costs over (exit layers, draft lengths)."""
+    stored = run.artefact("walk.parquet")
+    if not again and stored.exists():
+        return read_table(stored)
+    layers, lengths = cells
+    return walk(coins, layers, lengths, costs.surfaces)
+
+
+def _prefill(table: pd.DataFrame) -> dict[str, float] | None:
+    """Prefill seconds by path, or None where one path has none: then nobody's are used."""
+    if "prefill_seconds" not in table or table["prefill_seconds"].isna().any():
+        return None
+    paths = table.drop_duplicates("path_id")
+    return dict(zip(paths["path_id"], paths["prefill_seconds"].astype(float), strict=True))
 
 
 def _none_usable(left_out: Mapping[str, int], source: Path) -> CostRangeError:

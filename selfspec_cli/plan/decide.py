@@ -1,0 +1,3 @@
+"""x."""
+
+MIN_OUTPUT_TOKENS = 20
