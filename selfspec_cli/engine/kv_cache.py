@@ -2,6 +2,8 @@
 
 Slot j of a row always holds the token at position j, so a rollback only moves a pointer: what lies
 beyond it is never visible (masks are built from positions) and is overwritten by the next write.
+Layers with a sliding window keep all positions too: what a round wrote beyond the window's edge may
+be rolled back, and the positions it pushed out must then be there again.
 Layers [0, L) run ahead of layers [L, N) while a round drafts, so pointers are kept per layer too.
 """
 

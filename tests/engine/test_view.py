@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from tiny import COMMON, CONFIGS, NAMES, WINDOW, N, build, prompts, tiny_model, tiny_view, view_of
+from transformers.masking_utils import create_sliding_window_causal_mask
 
 from selfspec_cli.engine.families import FAMILIES, family_of
 from selfspec_cli.engine.selfcheck import check_view, truncated_model
@@ -174,6 +175,30 @@ def test_taps_see_every_depth_once(name):
     for depth in range(1, N):  # the library's last entry is after the norm
         error = float((seen[depth] - library[depth]).abs().max())
         assert error < 1e-4, f"{name}, depth {depth}: {error:.3g}"
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gemma2", "gemma3", "mistral", "phi3"])
+@pytest.mark.parametrize(("start", "m"), [(0, 34), (6, 5), (7, 1), (20, 9), (33, 1)])
+def test_window_masks_are_the_librarys(name, start, m):
+    """Of a whole pass, and its rows for blocks about and beyond the window's edge.
+
+    Local layers keep all positions here (a rollback may reach behind the edge), so a block's mask
+    has one column for each position so far; the library's own cache would hold the last 8 only.
+    """
+    view = tiny_view(name)
+    hidden = torch.zeros(1, 34, view.hidden_size)
+    whole = create_sliding_window_causal_mask(
+        config=view.config, inputs_embeds=hidden, attention_mask=None, cache=None
+    )
+    prepared = view.prepare(hidden[:, :m], [start])
+    ours = prepared.by_kind["sliding_attention"]["attention_mask"]
+    expected = whole[0, 0, start : start + m, : start + m]
+    visible = expected if expected.dtype == torch.bool else expected == 0  # eager adds -inf
+    if ours is None:
+        assert bool(visible.all()), f"{int((~visible).sum())} hidden places are shown"
+    else:
+        assert torch.equal(ours[0, 0], expected)
+    assert int(visible.sum(-1).max()) == min(WINDOW, start + m)
 
 
 KINDS = {
