@@ -106,6 +106,8 @@ _COUNTS: tuple[_Entry, ...] = (
      "Expected rounds that accept 0, 1, .., k tokens.", ""),
     ("num_zero_prob", "", "tokens", "", "lower",
      "Path tokens to which the target gives no probability.", ""),
+    ("num_outside_truncation", "", "tokens", "", "lower",
+     "Path tokens that the request's own top-k or top-p cut off by more than rounding.", ""),
     ("num_argmax", "", "tokens", "", None, "Path tokens that are the target's most likely.", ""),
 )  # fmt: skip
 

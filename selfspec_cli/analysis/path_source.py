@@ -20,7 +20,8 @@ MAX_ZERO_SHARE = 0.001  # tokens to which p gives nothing
 MAX_GREEDY_MISSES = 0.01  # at T = 0, positions below the maximum by more than the tie tolerance
 
 SUM_COLUMNS = (
-    "completion_tokens", "surprisal", "entropy", "varentropy", "num_zero_prob", "num_argmax",
+    "completion_tokens", "surprisal", "entropy", "varentropy", "num_zero_prob",
+    "num_outside_truncation", "num_argmax",
 )  # fmt: skip
 """Columns of paths.parquet that the test reads, each a sum over the path."""
 
@@ -55,6 +56,9 @@ def check_path_source(paths: pd.DataFrame, temperature: float) -> SourceCheck:
     if temperature == 0.0:
         return _greedy_check(tokens, tokens - sums["num_argmax"])
     scored = tokens - sums["num_zero_prob"]
+    if sums["num_outside_truncation"] > 0:
+        count = f"{sums['num_outside_truncation']:.0f} of {tokens} tokens"
+        return _check("failed", f"the requests' own top-k or top-p rule out {count}", tokens)
     if sums["num_zero_prob"] > MAX_ZERO_SHARE * tokens:
         share = sums["num_zero_prob"] / tokens
         return _check("failed", f"the model gives nothing to {share:.2%} of the tokens", tokens)

@@ -4,7 +4,8 @@ Recorded text is used where it passes the path-source test of its (task, tempera
 was written at that temperature; the rest is regenerated (METHOD.md §3).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -44,13 +45,19 @@ def run_observe(
     total = sum(job.budget for job in (*recorded, *rest))
     with progress.stage("observe", total) as stage:
         rows = [_observe_all(run, setting, recorded, exit_layers, (1, stage))]
-        kept, again = _judge(config, rows[0], recorded, requests, progress)
+        kept, again, checks = _judge(config, rows[0], recorded, requests, progress)
         batches = (config.observe_batch, stage)
         rows = [kept, _observe_all(run, setting, (*rest, *again), exit_layers, batches)]
     shards = pd.concat([r for r in rows if len(r)], ignore_index=True)
     shards = shards.sort_values("path_id", ignore_index=True)
+    if checks:
+        progress.note(_told(shards))
     if not run.stage_done(STAGE):
-        _write(run, config, requests, shards, exit_layers)
+        facts = {
+            "recorded_checks": checks,
+            "output_window": output_window(config, shards, requests),
+        }
+        _write(run, config, requests, (shards, exit_layers), facts)
     return shards
 
 
@@ -113,13 +120,19 @@ def _judge(
     recorded: Sequence[PathJob],
     requests: Sequence[PreparedRequest],
     progress: Progress,
-) -> tuple[pd.DataFrame, list[PathJob]]:
-    """Keep recorded paths of buckets that pass the source test; the others are regenerated."""
+) -> tuple[pd.DataFrame, list[PathJob], list[dict[str, Any]]]:
+    """Keep recorded paths of buckets that pass the source test; the others are regenerated.
+
+    Returns:
+        Rows kept, what to regenerate, and the verdict of every bucket with its numbers.
+    """
     if not len(rows):
-        return rows, []
+        return rows, [], []
     tasks = pd.DataFrame([{"request_id": r.request_id, "task": r.task} for r in requests])
     checks = check_by_bucket(rows, tasks)
-    for check in checks.to_dict("records"):
+    known = checks.astype(object).where(checks.notna(), None)
+    told = [{str(name): value for name, value in row.items()} for row in known.to_dict("records")]
+    for check in told:
         if check["verdict"] != "recorded ok":
             progress.note(
                 f"recorded text of {check['task']} at T={check['temperature']:g} "
@@ -127,7 +140,7 @@ def _judge(
                 f": {check['reason']}"
             )
     if config.continuations == "recorded":
-        return rows, []
+        return rows, [], told
     good = checks.loc[checks["verdict"] == "recorded ok"]
     passed = set(zip(good["task"], good["temperature"], strict=True))
     again = [
@@ -136,20 +149,42 @@ def _judge(
         if (job.request.task, job.temperature) not in passed
     ]
     dropped = {job.path_id for job in again}
-    return rows.loc[~rows["path_id"].isin(dropped)], again
+    return rows.loc[~rows["path_id"].isin(dropped)], again, told
+
+
+def _told(shards: pd.DataFrame) -> str:
+    counts = shards["source"].value_counts()
+    return (
+        f"{counts.get('recorded', 0)} paths are recorded text, "
+        f"{counts.get('regenerated', 0)} are regenerated"
+    )
+
+
+def output_window(
+    config: CalibrateConfig, shards: pd.DataFrame, requests: Sequence[PreparedRequest]
+) -> dict[str, object]:
+    """How far into the output this run looked (tokens), for statements about longer ones."""
+    lengths = shards["completion_tokens"]
+    return {
+        "observed_tokens": int(lengths.max()) if len(lengths) else None,
+        "median_tokens": float(lengths.median()) if len(lengths) else None,
+        "default_max_tokens": config.default_max_tokens,
+        "num_default_max_tokens": sum(r.stated_max_tokens is None for r in requests),
+    }
 
 
 def _write(
     run: RunDir,
     config: CalibrateConfig,
     requests: Sequence[PreparedRequest],
-    shards: pd.DataFrame,
-    exit_layers: Sequence[int],
+    shards_and_exits: tuple[pd.DataFrame, Sequence[int]],
+    facts: Mapping[str, object],
 ) -> None:
+    shards, exit_layers = shards_and_exits
     bands = [context_label(*context_band(r.prompt_tokens, config.context_edges)) for r in requests]
     write_table(requests_frame(requests, bands), run.artefact("requests.parquet"))
     write_table(paths_frame(shards), run.artefact("paths.parquet"))
     write_table(observations_frame(shards, exit_layers), run.artefact("observations.parquet"))
     names = ["requests.parquet", "paths.parquet", "observations.parquet"]
     counts = shards["source"].value_counts().to_dict()
-    run.finish_stage(STAGE, names, paths=len(shards), sources=counts)
+    run.finish_stage(STAGE, names, paths=len(shards), sources=counts, **facts)

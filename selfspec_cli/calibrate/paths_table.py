@@ -11,7 +11,7 @@ from selfspec_cli.replay.observe import ObservedPath, PathJob
 
 PATH_COLUMNS = (
     "path_id", "request_id", "temperature", "source", "completion_tokens", "finish", "budget",
-    "surprisal", "entropy", "varentropy", "num_zero_prob", "num_argmax",
+    "surprisal", "entropy", "varentropy", "num_zero_prob", "num_outside_truncation", "num_argmax",
 )  # fmt: skip
 _SCORES = ("accept_given_path", "accept_prob", "is_argmax")
 
@@ -32,6 +32,7 @@ def _shard_row(path: ObservedPath) -> dict[str, Any]:
         "entropy": None if greedy else float(s.entropy[~s.zero_prob].sum(dtype=np.float64)),
         "varentropy": None if greedy else float(s.varentropy[~s.zero_prob].sum(dtype=np.float64)),
         "num_zero_prob": int(s.zero_prob.sum()),
+        "num_outside_truncation": int(s.outside_truncation.sum()),
         "num_argmax": int(s.path_is_argmax.sum()),
         "tokens": list(path.tokens),
     }
@@ -41,7 +42,8 @@ def _shard_row(path: ObservedPath) -> dict[str, Any]:
 def empty_row(job: PathJob) -> dict[str, Any]:
     """Row of a request whose budget is zero tokens: a path without a position."""
     row = dict.fromkeys(PATH_COLUMNS) | _head(job, 0, "length")
-    return row | {"num_zero_prob": 0, "num_argmax": 0, "tokens": []} | {n: [] for n in _SCORES}
+    counts = dict.fromkeys(("num_zero_prob", "num_outside_truncation", "num_argmax"), 0)
+    return row | counts | {"tokens": []} | {name: [] for name in _SCORES}
 
 
 def _head(job: PathJob, num_tokens: int, finish: str) -> dict[str, Any]:
@@ -57,9 +59,12 @@ def _head(job: PathJob, num_tokens: int, finish: str) -> dict[str, Any]:
 
 
 def paths_frame(shards: pd.DataFrame) -> pd.DataFrame:
-    """paths.parquet from all shard rows, in order of path_id."""
+    """paths.parquet from all shard rows, in order of path_id; `path_z` is for people to look at."""
     floats = {"surprisal": float, "entropy": float, "varentropy": float}
-    return shards[list(PATH_COLUMNS)].astype(floats)
+    rows = shards[list(PATH_COLUMNS)].astype(floats)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = (rows["surprisal"] - rows["entropy"]) / np.sqrt(rows["varentropy"])
+    return rows.assign(path_z=z.where(np.isfinite(z)))
 
 
 def observations_frame(shards: pd.DataFrame, exit_layers: Sequence[int]) -> pd.DataFrame:

@@ -63,6 +63,29 @@ class Processor:
             scaled = _top_p(_top_k(scaled, self.sampling.top_k), self.sampling.top_p)
         return torch.softmax(scaled, dim=-1)
 
+    def cut_by_truncation(self, processed: Tensor, tokens: Tensor, slack: float) -> Tensor:
+        """Whether top-k or top-p cut each token off by more than rounding, bool [m].
+
+        Args:
+            processed: logits [m, V] of `processed`.
+            tokens: int64 [m].
+            slack: how far rounding may move a logit. A token counts as kept if it would be among
+                the k, or the mass before it below p, without those it trails by at most this.
+        """
+        k, p = self.sampling.top_k, self.sampling.top_p
+        temperature = max(self.sampling.temperature, TINY_TEMPERATURE)
+        own = processed.gather(1, tokens[:, None])  # [m, 1]
+        ahead = processed > own + slack  # [m, V]
+        cut = torch.zeros(len(tokens), dtype=torch.bool, device=processed.device)
+        if k > 0:
+            cut |= ahead.sum(dim=-1) >= k
+        if p < 1.0:
+            scaled = (processed - processed.amax(dim=-1, keepdim=True)) / temperature
+            law = torch.softmax(_top_k(scaled, k), dim=-1)
+            # Moving every logit by `slack` moves a mass by at most slack / (2 T).
+            cut |= (law * ahead).sum(dim=-1) >= p + slack / temperature
+        return cut & torch.isfinite(own[:, 0])  # forbidden outright is another matter
+
     def processed(
         self, logits: Tensor, output: Sequence[int], drafted: Sequence[int] = ()
     ) -> Tensor:

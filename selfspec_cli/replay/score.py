@@ -13,13 +13,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from selfspec_cli.engine.exactness import TIE_TOLERANCE
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.replay.setting import Laws
 
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 
-TIE_TOLERANCE = 1e-4  # of a logit, float32: closer than this, two kernels may order them either way
 MAX_CHUNK = 64  # positions scored at once; a law is [64, V]
 
 
@@ -45,6 +45,8 @@ class Scores:
     """[n], nats squared."""
     zero_prob: Bools
     """[n]: the target gives the path's token no probability."""
+    outside_truncation: Bools
+    """[n]: the request's own top-k or top-p cut the path's token off, by more than rounding."""
     path_is_argmax: Bools
     """[n]: the path's token is the target's most likely, ties within tolerance."""
 
@@ -84,9 +86,14 @@ def _score_chunk(
         return _greedy_chunk(view, states, tokens, before, laws)
     x = torch.tensor(list(tokens), device=states.device)[:, None]  # [n, 1]
     drafted = tokens[:-1]  # row i of a law follows `before` and the first i tokens
-    p = laws.target.laws(view.head(states[-1]), before, drafted)  # [n, V]
+    logits = view.head(states[-1])
+    p = laws.target.laws(logits, before, drafted)  # [n, V]
     px, top = p.gather(1, x)[:, 0], p.argmax(dim=-1)
     zero = px <= 0
+    outside = torch.zeros_like(zero)
+    if laws.target.sampling.truncated and bool(zero.any()):
+        processed = laws.target.processed(logits, before, drafted)
+        outside = zero & laws.target.cut_by_truncation(processed, x[:, 0], _slack(view))
     given, prob, agree = [], [], []
     for state in states[:-1]:
         q = laws.draft.laws(view.head(state), before, drafted)
@@ -104,6 +111,7 @@ def _score_chunk(
         entropy=entropy.cpu().numpy(),
         varentropy=((p * log_p.square()).sum(dim=-1) - entropy.square()).clamp(min=0).cpu().numpy(),
         zero_prob=zero.cpu().numpy(),
+        outside_truncation=outside.cpu().numpy(),
         path_is_argmax=(top == x[:, 0]).cpu().numpy(),
     )
 
@@ -127,8 +135,14 @@ def _greedy_chunk(
         entropy=missing,
         varentropy=missing,
         zero_prob=np.zeros(n, dtype=bool),
-        path_is_argmax=(behind <= TIE_TOLERANCE).cpu().numpy(),
+        outside_truncation=np.zeros(n, dtype=bool),
+        path_is_argmax=(behind <= _slack(view)).cpu().numpy(),
     )
+
+
+def _slack(view: LayerView) -> float:
+    """Logits this close may be ordered either way by two kernels."""
+    return TIE_TOLERANCE.get(view.dtype, TIE_TOLERANCE[torch.bfloat16])
 
 
 def _numpy(rows: Sequence[Tensor], n: int) -> Floats:

@@ -35,6 +35,7 @@ def paths_of(drawn_at, read_at, tokens, seed, rows=10):
                 "entropy": entropy * each,
                 "varentropy": varentropy * each,
                 "num_zero_prob": 0,
+                "num_outside_truncation": 0,
                 "num_argmax": int((x == 0).sum()),
             }
         )
@@ -82,6 +83,15 @@ def test_impossible_tokens_fail_above_one_in_a_thousand(zeros, verdict):
     paths = paths_of(0.7, 0.7, 20_000, seed=1)
     paths.loc[0, "num_zero_prob"] = zeros
     assert check_path_source(paths, 0.7).verdict == verdict
+
+
+def test_one_token_outside_the_requests_own_truncation_fails():
+    """No sampler with that top-p can have drawn it, however long the bucket."""
+    paths = paths_of(0.7, 0.7, 500_000, seed=1)
+    paths.loc[0, ["num_zero_prob", "num_outside_truncation"]] = 1
+    check = check_path_source(paths, 0.7)
+    assert check.verdict == "failed", check
+    assert "rule out 1 of 500000 tokens" in check.reason
 
 
 @pytest.mark.parametrize(("misses", "verdict"), [(10, "recorded ok"), (11, "failed")])

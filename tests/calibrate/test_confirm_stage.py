@@ -25,7 +25,8 @@ def observed(number):
     nats = np.ones(N, dtype=np.float32)
     scores = Scores(
         accept_given_path=given, accept_prob=given / 2, is_argmax=given > 0.005, surprisal=nats,
-        entropy=nats, varentropy=nats, zero_prob=np.zeros(N, bool), path_is_argmax=np.ones(N, bool),
+        entropy=nats, varentropy=nats, zero_prob=np.zeros(N, bool),
+        outside_truncation=np.zeros(N, bool), path_is_argmax=np.ones(N, bool),
     )  # fmt: skip
     job = PathJob(request=one, temperature=0.7, source="regenerated")
     tokens = tuple(range(number, number + N))
