@@ -61,6 +61,10 @@ class StorageError(SelfspecError):
     """An artefact is missing, torn or of another schema."""
 
 
+class PlanError(SelfspecError):
+    """A plan file cannot be read, or does not hold a plan."""
+
+
 class RunDirError(SelfspecError):
     """The output folder cannot be used, or belongs to another measurement."""
 

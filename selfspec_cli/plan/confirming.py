@@ -7,8 +7,16 @@ from typing import Any
 import pandas as pd
 
 from selfspec_cli.analysis.confirmation import summarise_confirm
-from selfspec_cli.plan.document import Interval, PlanDocument
+from selfspec_cli.analysis.evidence import Cell
+from selfspec_cli.plan import text
+from selfspec_cli.plan.document import Interval, PlanDocument, Rule
 from selfspec_cli.plan.inputs import PlanInputs
+from selfspec_cli.plan.judgement import passes
+from selfspec_cli.plan.planner import assemble, basis_of
+from selfspec_cli.plan.pools import Pool, fixed_cell
+from selfspec_cli.plan.rules import Basis, cell_numbers, cell_of, key_of_rule
+from selfspec_cli.plan.settings import PlanSettings
+from selfspec_cli.plan.what_it_takes import textbook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +33,16 @@ class MeasuredCell:
     """Plain seconds ÷ speculative seconds of the same tokens, with its 95 % interval."""
     num_requests: int
     """Groups of requests decoded."""
+
+    @property
+    def place(self) -> tuple[str, int, float]:
+        """What names the rule: task, smallest prompt of the band, measured temperature."""
+        return self.task, self.context_min, self.temperature
+
+    @property
+    def cell(self) -> Cell:
+        """(L, k)."""
+        return self.exit_layer, self.draft_length
 
     @classmethod
     def of_table(cls, confirm: pd.DataFrame) -> list["MeasuredCell"]:
@@ -50,8 +68,127 @@ class MeasuredCell:
 def apply_confirmation(
     plan: PlanDocument, measured: Sequence[MeasuredCell], inputs: PlanInputs
 ) -> PlanDocument:
-    """Return the plan after real decodes."""
-    raise NotImplementedError
+    """Return the plan after real decodes (METHOD.md §6).
+
+    An enabled rule is contradicted if its cell measures below 1, or if the measured interval lies
+    wholly below the predicted lower bound. It then moves to its runner-up, if that was decoded too
+    and holds, or becomes disabled with both numbers as its reason. Only decodes of a rule's own
+    bucket and cell speak of it; whatever was not decoded stays `confirmed: false`. The total, the
+    verdict and the ranges of temperature are computed again.
+
+    Args:
+        plan: as `build_plan` returned it.
+        measured: decoded cells, in any order.
+        inputs: what the plan was built from.
+    """
+    if not measured:
+        return plan
+    basis = basis_of(inputs, PlanSettings.of_plan(plan.settings))
+    return assemble([_confirmed(rule, measured, basis) for rule in plan.rules], basis)
+
+
+def _confirmed(rule: Rule, measured: Sequence[MeasuredCell], basis: Basis) -> Rule:
+    here = {m.cell: m for m in measured if m.place == place_of(rule)}
+    cell = cell_of(rule)
+    if cell is None or cell not in here:
+        return rule
+    found = here[cell]
+    seen = _with_measurement(rule, found, basis)
+    wrong = contradicts(found.speedup, rule.speedup, enabled=rule.enabled)
+    if not wrong or not rule.enabled:
+        told = f"{rule.reason}; measured {_told(found)}"
+        return seen.model_copy(update={"confirmed": not wrong, "reason": told})
+    second = None if rule.runner_up_cell is None else here.get(_pair(rule.runner_up_cell))
+    moved = None if second is None else _moved(seen, second, basis)
+    if moved is not None:
+        return moved
+    return seen.model_copy(
+        update={"enabled": False, "confirmed": False, "reason": _contradiction(rule, found)}
+    )
+
+
+def contradicts(measured: Interval, predicted: Interval, *, enabled: bool) -> bool:
+    """Whether a measured speedup speaks against a rule.
+
+    Args:
+        measured: speedup of its cell when really decoded.
+        predicted: the rule's evidence.
+        enabled: whether the rule claims a gain; only then is a measurement below 1 a contradiction.
+    """
+    if measured.estimate is None:
+        return False
+    if enabled and measured.estimate < 1.0:
+        return True
+    if measured.high is None or predicted.low is None:
+        return False
+    return measured.high < predicted.low
+
+
+def _moved(rule: Rule, second: MeasuredCell, basis: Basis) -> Rule | None:
+    """The rule at its runner-up; None if that does not hold.
+
+    The runner-up's prediction is in-sample, so the decode itself must carry the proof: the lower
+    bound measured must reach 1, the predicted one the threshold, and the tail and the veto hold.
+    """
+    own = basis.pools.own[key_of_rule(rule)]
+    pool = _pool_of(rule, basis)
+    cell, settings = second.cell, basis.judge.settings
+    predicted = text.to_interval(fixed_cell(pool.times, cell))
+    tail = basis.judge.tail(pool, cell)
+    holds = (
+        passes(second.speedup.low, 1.0)
+        and passes(predicted.low, settings.threshold)
+        and not contradicts(second.speedup, predicted, enabled=True)
+        and (tail.slow_share is None or tail.slow_share <= settings.max_slow_share)
+        and passes(own.cells[cell].speedup, 1.0)
+    )
+    if not holds:
+        return None
+    first = cell_of(rule)
+    told = "" if first is None else f"{_contradiction(rule, None)}; moved to {text.cell(cell)}: "
+    numbers = cell_numbers(own, pool, cell, basis) | {
+        "speedup": predicted,
+        "median_request_speedup": None,
+        "request_speedup": None,
+        "runner_up": None,
+        "runner_up_cell": None,
+        "reason": f"{told}predicted {text.interval(predicted)}, measured {_told(second)}",
+    }
+    return _with_measurement(rule.model_copy(update=numbers), second, basis).model_copy(
+        update={"confirmed": True}
+    )
+
+
+def _with_measurement(rule: Rule, found: MeasuredCell, basis: Basis) -> Rule:
+    num_layers = basis.inputs.facts.model.num_layers
+    formula = textbook(rule.acceptance_rate_tested, found.cell, num_layers, found.speedup.estimate)
+    return rule.model_copy(update={"measured_speedup": found.speedup, "textbook": formula})
+
+
+def _pool_of(rule: Rule, basis: Basis) -> Pool:
+    key = key_of_rule(rule)
+    parent, everything = basis.pools.parents_of(key)
+    return {"parent": parent, "all": everything}.get(rule.evidence, basis.pools.own[key])
+
+
+def _contradiction(rule: Rule, found: MeasuredCell | None) -> str:
+    cell = cell_of(rule)
+    named = "" if cell is None else f"{text.cell(cell)} "
+    seen = text.interval(rule.measured_speedup) if found is None else _told(found)
+    return f"{named}measured {seen} where {text.interval(rule.speedup)} was predicted"
+
+
+def _told(found: MeasuredCell) -> str:
+    return f"{text.interval(found.speedup)} over {text.count(found.num_requests, 'request')}"
+
+
+def _pair(cell: Sequence[int]) -> Cell:
+    return cell[0], cell[1]
+
+
+def place_of(rule: Rule) -> tuple[str, int, float]:
+    """Return what names a rule's bucket: task, smallest prompt of the band, temperature."""
+    return rule.task, rule.context_min, rule.temperature_min
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from selfspec_cli.analysis.evidence import (
     cross_fit,
 )
 from selfspec_cli.analysis.grid_costs import LawCells
+from selfspec_cli.analysis.intervals import RatioInterval, ratio_interval
 from selfspec_cli.buckets import BucketKey
 from selfspec_cli.plan.inputs import PlanInputs
 from selfspec_cli.plan.traffic import BUCKET, OPEN, key_of
@@ -90,6 +91,18 @@ class Pools:
     def parents_of(self, key: BucketKey) -> list[Pool]:
         """Return a bucket's parents, the nearest first."""
         return [self.parent[key.task, key.temperature], self.all[key.temperature]]
+
+
+def fixed_cell(times: BucketTimes, cell: Cell) -> RatioInterval:
+    """Return the speedup of one cell over a bucket with its interval, whoever chose the cell.
+
+    In-sample if the cell was chosen on the same requests: then it is no evidence by itself.
+    """
+    used = times.decoding()
+    at = used.cells.index(cell)
+    return ratio_interval(
+        used.ar, used.seconds[:, at], used.groups, extra_log_sd=float(used.cost_log_sd[at])
+    )
 
 
 def build_pools(inputs: PlanInputs, paths: pd.DataFrame) -> Pools:
