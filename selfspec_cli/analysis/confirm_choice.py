@@ -21,6 +21,7 @@ Pair = tuple[int, int]
 
 MIN_BUDGET_S = 180.0  # of confirmation by default
 BUDGET_SHARE = 0.20  # of the run's time so far, where that is more
+HALF_RANGE = 0.5  # of L and of k: as far as a contrast lies from the chosen cell at least
 CELLS_PER_BASELINE = 3  # cells decoded between two plain runs of a path
 
 
@@ -138,7 +139,7 @@ def _by_importance(
     first = rules[0]
     rows = by_bucket[first.bucket]
     runner_up = first.runner_up or _second_best(rows, first.cell)
-    contrast = _farthest(rows, first.cell, runner_up)
+    contrast = _contrast(rows, first.cell, runner_up)
     extras: list[tuple[BucketKey, Pair, Role]] = []
     if runner_up is not None:
         extras.append((first.bucket, runner_up, "runner_up"))
@@ -158,19 +159,25 @@ def _second_best(rows: pd.DataFrame, best: Pair) -> Pair | None:
     return int(layer), int(k)
 
 
-def _farthest(rows: pd.DataFrame, best: Pair, taken: Pair | None) -> Pair | None:
-    """The cell farthest from `best`, L and k each as a share of their range; not `taken`."""
-    cells = rows[["exit_layer", "draft_length"]].drop_duplicates()
-    spans = [max(1, cells[name].max() - cells[name].min()) for name in cells]
-    far = [
-        (sum(abs(a - b) / span for a, b, span in zip(cell, best, spans, strict=True)), cell)
-        for cell in cells.itertuples(index=False, name=None)
-        if cell not in (best, taken)
-    ]
-    if not far:
+def _contrast(rows: pd.DataFrame, best: Pair, taken: Pair | None) -> Pair | None:
+    """A cell at least half the range of L and half that of k away from `best`; not `taken`.
+
+    The cheapest such cell by prediction, since the farthest is often the slowest of all and would
+    use up the budget. Without one, the cheapest of those farthest by the sum of both shares.
+    """
+    names = ["exit_layer", "draft_length"]
+    sums = rows.groupby(names, as_index=False)["seconds"].sum()
+    pairs = list(sums[names].itertuples(index=False, name=None))
+    sums = sums.loc[[pair not in (best, taken) for pair in pairs]]
+    if sums.empty:
         return None
-    _, (layer, k) = min(far, key=lambda one: (-one[0], one[1][1], one[1][0]))
-    return int(layer), int(k)
+    spans = [max(1, rows[name].max() - rows[name].min()) for name in names]
+    shares = (sums[names] - list(best)).abs() / spans
+    far = (shares >= HALF_RANGE).all(axis=1)
+    if not far.any():
+        far = shares.sum(axis=1) >= shares.sum(axis=1).max() - 1e-9
+    first = sums.loc[far].sort_values(["seconds", "draft_length", "exit_layer"]).iloc[0]
+    return int(first["exit_layer"]), int(first["draft_length"])
 
 
 def choose_paths(rows: pd.DataFrame, limits: Limits) -> tuple[str, ...]:

@@ -31,11 +31,11 @@ def summarise_confirm(confirm: pd.DataFrame) -> pd.DataFrame:
     Returns:
         task, context_min, context_max, temperature, exit_layer, draft_length, role, num_paths,
         num_tokens, predicted_speedup, measured_speedup with measured_speedup_low and _high (95 %,
-        jackknife over groups; missing below 2), num_groups and effective_groups, error (predicted / measured
-        - 1, signed), coin_error (the same with the rounds that the coins really gave: cost alone),
-        predicted_rounds_per_token, free_rounds_per_token and rounds_z (free decodes against the
-        walk in standard errors over paths; at T = 0 the rounds of the timed decodes), exact (share
-        of decodes equal to plain decoding; missing at T > 0).
+        jackknife over groups; missing below 2), num_groups and effective_groups, error (predicted
+        / measured - 1, signed), coin_error (the same with the rounds that the coins really gave:
+        cost alone), predicted_rounds_per_token, free_rounds_per_token and rounds_z (free decodes
+        against the walk in standard errors over paths; at T = 0 the rounds of the timed decodes),
+        exact (share of decodes equal to plain decoding; missing at T > 0).
     """
     rows = [_summary(cell) for _, cell in confirm.groupby(CONFIRM_KEYS, sort=True, dropna=False)]
     return pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS))
@@ -43,8 +43,8 @@ def summarise_confirm(confirm: pd.DataFrame) -> pd.DataFrame:
 
 SUMMARY_COLUMNS = (
     *CONFIRM_KEYS, "role", "num_paths", "num_tokens", "predicted_speedup", "measured_speedup",
-    "measured_speedup_low", "measured_speedup_high", "num_groups", "effective_groups", "error", "coin_error",
-    "predicted_rounds_per_token", "free_rounds_per_token", "rounds_z", "exact",
+    "measured_speedup_low", "measured_speedup_high", "num_groups", "effective_groups", "error",
+    "coin_error", "predicted_rounds_per_token", "free_rounds_per_token", "rounds_z", "exact",
 )  # fmt: skip
 
 

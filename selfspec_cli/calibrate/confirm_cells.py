@@ -1,6 +1,5 @@
 """Choose the cells to confirm once, and keep the choice in the manifest for a resumed run."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,7 +23,6 @@ from selfspec_cli.plan.document import PlanDocument, Rule
 from selfspec_cli.storage import RunDir, read_table
 
 STAGE = "confirm"
-_RUNNER_UP = re.compile(r"L=(\d+), k=(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +209,7 @@ def rule_cells(plan: PlanDocument, temperatures: Sequence[float]) -> list[RuleCe
 
 
 def _rule_cell(rule: Rule, cell: Pair, temperature: float) -> RuleCell:
-    second = _RUNNER_UP.match(rule.runner_up or "")
+    second = rule.runner_up_cell
     return RuleCell(
         bucket=BucketKey(
             task=rule.task,
@@ -222,5 +220,5 @@ def _rule_cell(rule: Rule, cell: Pair, temperature: float) -> RuleCell:
         cell=cell,
         enabled=rule.enabled,
         time_share=rule.time_share or 0.0,
-        runner_up=(int(second[1]), int(second[2])) if second else None,
+        runner_up=(second[0], second[1]) if second else None,
     )

@@ -1,4 +1,4 @@
-"""Which cells and paths are decoded, and what the decodes say of the predictions."""
+"""What real decodes say of the predictions, cell by cell of a bucket."""
 
 import math
 from statistics import NormalDist
@@ -8,113 +8,12 @@ import pandas as pd
 import pytest
 
 from selfspec_cli.analysis.confirmation import (
-    CELL_KEYS,
     add_predictions,
-    choose_cells,
-    choose_paths,
     median_and_worst_error,
+    regrets,
     rounds_z,
     summarise_confirm,
 )
-
-
-def grid_of(layers, lengths, temperatures=(0.0, 0.7), seed=0):
-    """Roll-up rows with a random predicted speedup, and rows of one bucket that must not count."""
-    rng = np.random.default_rng(seed)
-    rows = [
-        {
-            "task": task, "context_min": 0, "context_max": None, "temperature": t, "batch_size": 1,
-            "evidence": evidence, "drafter": "early_exit", "exit_layer": layer, "draft_length": k,
-            "predicted_speedup": 9.0 if evidence == "own" else rng.uniform(0.5, 1.5),
-        }
-        for t in temperatures
-        for layer in layers
-        for k in lengths
-        for task, evidence in (("(all)", "all"), ("chat", "own"))
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def best_of(grid, temperature):
-    rows = grid.loc[(grid["evidence"] == "all") & (grid["temperature"] == temperature)]
-    top = rows.loc[rows["predicted_speedup"].idxmax()]
-    return int(top["exit_layer"]), int(top["draft_length"])
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_cells_spread_over_layers_and_lengths_with_the_best_first(seed):
-    grid = grid_of(range(9, 25), range(1, 9), seed=seed)
-    cells = choose_cells(grid, 12)
-    assert len(cells) == 12
-    assert not cells.duplicated().any()
-    assert cells["exit_layer"].nunique() >= 4, cells["exit_layer"].unique()
-    assert cells["draft_length"].nunique() >= 3, cells["draft_length"].unique()
-    for temperature, own in cells.groupby("temperature"):
-        first = tuple(own.iloc[0][["exit_layer", "draft_length"]].astype(int))
-        assert first == best_of(grid, temperature), f"T={temperature}"
-        assert own["exit_layer"].nunique() >= 4
-        assert {9, 24} <= set(own["exit_layer"]), "both ends of the range are tried"
-
-
-def test_cells_are_dealt_evenly_and_never_repeat():
-    cells = choose_cells(grid_of((3, 4), (1, 2), temperatures=(0.0, 0.5, 1.0)), 8)
-    assert cells.groupby("temperature").size().tolist() == [3, 3, 2]
-    small = choose_cells(grid_of((3,), (1, 2)), 12)
-    assert len(small) == 4, "two cells at each of two temperatures are all there are"
-    assert not small.duplicated().any()
-
-
-def test_the_choice_depends_on_the_grid_alone():
-    grid = grid_of(range(1, 6), range(1, 5))
-    shuffled = grid.sample(frac=1, random_state=3)
-    pd.testing.assert_frame_equal(choose_cells(grid, 10), choose_cells(shuffled, 10))
-
-
-def test_no_cell_can_be_chosen_from_an_empty_grid():
-    cells = choose_cells(grid_of((3,), (1,)).iloc[:0], 12)
-    assert list(cells.columns) == CELL_KEYS
-    assert cells.empty
-
-
-def walk_of(contexts, committed, groups=None, temperature=0.7):
-    n = len(contexts)
-    rows = pd.DataFrame(
-        {
-            "path_id": [f"p{i:02}" for i in range(n)],
-            "group_id": groups or [f"g{i}" for i in range(n)],
-            "temperature": temperature,
-            "prompt_tokens": contexts,
-            "committed": committed,
-        }
-    )
-    return pd.concat([rows.assign(draft_length=k) for k in (1, 2)], ignore_index=True)
-
-
-def test_paths_spread_over_their_contexts():
-    contexts = list(range(10, 210, 10))
-    chosen = choose_paths(walk_of(contexts, [63.0] * 20), 0.7, 4, 32)
-    taken = [contexts[int(path_id[1:])] for path_id in chosen]
-    assert taken == sorted(taken)
-    assert len(taken) == 4
-    gaps = np.diff(taken)
-    assert gaps.min() >= 30, f"contexts {taken} of 10..200 huddle together"
-    assert taken[0] < 75, taken
-    assert taken[-1] > 135, taken
-
-
-def test_one_path_a_group_and_only_of_the_temperature():
-    groups = ["a"] * 6 + ["b"] * 6
-    table = walk_of(list(range(12)), [40.0 + i for i in range(12)], groups)
-    other = walk_of([1, 2], [99.0, 99.0], temperature=0.0)
-    chosen = choose_paths(pd.concat([table, other]), 0.7, 4, 32)
-    assert chosen == ["p05", "p11"], "the longest of each group, in order of context"
-
-
-def test_short_paths_are_taken_only_where_long_ones_are_too_few():
-    committed = [40.0, 5.0, 50.0, 6.0]
-    table = walk_of([1, 2, 3, 4], committed)
-    assert choose_paths(table, 0.7, 2, 32) == ["p00", "p02"]
-    assert choose_paths(table, 0.7, 3, 32) == ["p00", "p02", "p03"], "then the longest"
 
 
 def test_a_prediction_stands_beside_its_decode():
@@ -135,7 +34,9 @@ def confirm_rows(temperature=0.7):
     """Two paths of 10 and 30 tokens after x_0 in one cell, with figures to add by hand."""
     rows = pd.DataFrame(
         {
-            "path_id": ["a", "b"], "temperature": temperature, "exit_layer": 3, "draft_length": 2,
+            "task": "chat", "context_min": 0, "context_max": None, "role": "rule",
+            "path_id": ["a", "b"], "group_id": ["ga", "gb"],
+            "temperature": temperature, "exit_layer": 3, "draft_length": 2,
             "committed": [10, 30], "ar_seconds": [1.0, 3.0], "seconds": [0.5, 2.0],
             "priced_seconds": [0.6, 1.9], "predicted_ar_seconds": [1.1, 2.9],
             "predicted_seconds": [0.6, 1.4], "predicted_rounds": [5.0, 20.0],
@@ -166,6 +67,103 @@ def test_a_summary_by_hand():
     # 0.0625, and 26/40 - 25/40 = 0.025: t = 0.4 with one degree of freedom (a Cauchy law).
     assert row["rounds_z"] == pytest.approx(cauchy_as_normal(0.4))
     assert row["exact"] is None
+
+
+def test_the_interval_of_a_measured_speedup_by_hand():
+    """Leaving one of two groups out gives log ratios log 1.5 and log 2; the jackknife's standard
+    error is half their difference, and t with one degree of freedom at 97.5 % is 12.706 (here the
+    groups count as 1.6 effective ones, so the interval is at least that wide)."""
+    (row,) = summarise_confirm(confirm_rows()).to_dict("records")
+    half = 12.706 * math.log(2 / 1.5) / 2
+    assert row["measured_speedup_low"] <= 1.6 * math.exp(-half) * 1.001
+    assert row["measured_speedup_high"] >= 1.6 * math.exp(half) * 0.999
+    assert row["num_groups"] == 2
+    assert row["effective_groups"] == pytest.approx(16 / 10)
+    one = summarise_confirm(confirm_rows().iloc[:1]).iloc[0]
+    assert pd.isna(one["measured_speedup_low"]), "one group has no spread"
+    assert one["measured_speedup"] == pytest.approx(2.0)
+
+
+def test_repeats_of_a_path_are_one_group():
+    rows = confirm_rows()
+    once, thrice = (
+        summarise_confirm(pd.concat([rows] * n, ignore_index=True)).iloc[0] for n in (1, 3)
+    )
+    for name in ("measured_speedup", "measured_speedup_low", "num_groups", "num_paths"):
+        assert thrice[name] == pytest.approx(once[name]), name
+
+
+def test_one_cell_in_two_buckets_has_two_rows():
+    """Buckets of an open band have no context_max; they must not vanish from the groups."""
+    rows = confirm_rows()
+    slow = rows.assign(task="code", seconds=rows["seconds"] * 2)
+    band = rows.assign(context_min=512, context_max=2048, seconds=rows["seconds"] * 4)
+    summary = summarise_confirm(pd.concat([rows.assign(context_max=512), slow, band]))
+    measured = dict(
+        zip(zip(summary["task"], summary["context_min"], strict=True),
+            summary["measured_speedup"], strict=True)
+    )  # fmt: skip
+    assert measured == pytest.approx({("chat", 0): 1.6, ("code", 0): 0.8, ("chat", 512): 0.4})
+
+
+def decodes(cells, groups=8, noise=0.02, seed=0, task="chat"):
+    """Rows of one bucket: seconds by (L, k, role), paths of unlike length, small noise."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.uniform(1, 3, groups)
+    return pd.DataFrame(
+        [
+            {
+                "task": task, "context_min": 0, "context_max": None, "temperature": 0.7,
+                "role": role, "path_id": f"p{g}", "group_id": f"g{g}", "exit_layer": layer,
+                "draft_length": k, "seconds": lengths[g] * factor * rng.normal(1, noise),
+            }
+            for layer, k, role, factor in cells
+            for g in range(groups)
+        ]
+    )  # fmt: skip
+
+
+def test_a_clearly_better_rival_is_regretted():
+    table = decodes([(3, 2, "rule", 1.0), (5, 4, "contrast", 2.0), (4, 2, "runner_up", 0.8)])
+    (row,) = regrets(table).to_dict("records")
+    assert (row["exit_layer"], row["draft_length"]) == (3, 2)
+    assert (row["best_exit_layer"], row["best_draft_length"]) == (4, 2)
+    assert row["regret"] == pytest.approx(0.25, abs=0.03)
+    assert row["seconds_ratio_low"] > 1
+
+
+def test_a_rival_that_is_better_by_chance_is_not():
+    """Seconds that differ by noise alone, 400 buckets of three equal cells. 2,000 other buckets
+    give regret in 2.1 % (the interval promises at most 5 %); 19 or more of 400 then have
+    probability 1e-3, and the seed is fixed."""
+    cells = [(3, 2, "rule", 1.0), (4, 2, "runner_up", 1.0), (5, 4, "contrast", 1.0)]
+    found = [regrets(decodes(cells, noise=0.1, seed=seed)).iloc[0] for seed in range(400)]
+    alarms = sum(row["regret"] > 0 for row in found)
+    best = sum((row["best_exit_layer"], row["best_draft_length"]) != (3, 2) for row in found)
+    assert best > 200, f"another cell is measured best in {best} of 400: the case says little"
+    assert alarms < 19, f"regret in {alarms} of 400 buckets without any"
+
+
+def test_the_best_cell_itself_and_a_lone_cell_have_nothing_to_regret():
+    best = regrets(decodes([(3, 2, "rule", 1.0), (4, 2, "runner_up", 1.5)])).iloc[0]
+    assert best["regret"] == 0.0
+    assert best["seconds_ratio"] == pytest.approx(1.0)
+    lone = regrets(decodes([(3, 2, "rule", 1.0)])).iloc[0]
+    assert pd.isna(lone["regret"]), "nothing was compared: missing, not 0"
+    thin = regrets(decodes([(3, 2, "rule", 1.0), (4, 2, "runner_up", 0.5)], groups=1)).iloc[0]
+    assert pd.isna(thin["regret"]), "one group has no interval"
+
+
+def test_buckets_are_compared_each_with_its_own_cells():
+    both = pd.concat(
+        [
+            decodes([(3, 2, "rule", 1.0), (4, 2, "runner_up", 0.5)]),
+            decodes([(3, 2, "rule", 1.0)], task="code"),
+        ]
+    )
+    found = regrets(both).set_index("task")
+    assert found.loc["chat", "regret"] > 0.5
+    assert pd.isna(found.loc["code", "regret"])
 
 
 def test_greedy_cells_compare_the_timed_rounds_and_count_equal_outputs():
