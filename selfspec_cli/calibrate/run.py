@@ -3,18 +3,20 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from selfspec_cli.analysis.costs import Costs, price
-from selfspec_cli.calibrate.confirm_cells import grid_rules
+from selfspec_cli.calibrate.confirm_cells import rule_cells
 from selfspec_cli.calibrate.confirm_stage import Subject, run_confirm
 from selfspec_cli.calibrate.cost_stage import cost_plan, run_cost
 from selfspec_cli.calibrate.finalist_stage import ARTEFACT, STAGE, misses, run_finalists
-from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options
+from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options, template_time
 from selfspec_cli.calibrate.observe_stage import run_observe
+from selfspec_cli.calibrate.plan_stage import draft_plan, finish_plan
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.calibrate.sweep_stage import run_sweep, sweep_points
 from selfspec_cli.calibrate.walk_stage import run_walk
@@ -36,6 +38,8 @@ from selfspec_cli.engine.load import (
     resolve_device,
     resolve_folder,
 )
+from selfspec_cli.plan.document import PlanDocument
+from selfspec_cli.plan.inputs import PlanInputs
 from selfspec_cli.provenance import collect, model_fingerprint, trace_fingerprint
 from selfspec_cli.replay.setting import Setting
 from selfspec_cli.storage import RunDir, read_table
@@ -50,6 +54,8 @@ class Prepared:
     options: LoadOptions
     tokenizer: Any
     inputs: Inputs
+    now: datetime
+    """What chat templates take for the present: when this run began."""
     exit_layers: tuple[int, ...]
     """The range: what a rule may use."""
     beyond: tuple[int, ...]
@@ -74,8 +80,17 @@ class Outcome:
     walk: pd.DataFrame
     grid: pd.DataFrame
     """Rows of grid.csv at the exit layers of the range."""
+    plan: PlanDocument
     confirm: pd.DataFrame | None
     sweep: pd.DataFrame | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tables:
+    walk: pd.DataFrame
+    grid: pd.DataFrame
+    confirm: pd.DataFrame | None = None
+    sweep: pd.DataFrame | None = None
 
 
 def prepare_run(config: CalibrateConfig, *, fresh: bool = False) -> Prepared:
@@ -96,7 +111,8 @@ def prepare_run(config: CalibrateConfig, *, fresh: bool = False) -> Prepared:
     if config.sweep == "decode":
         sweep_points(config, exit_layers)
     tokenizer = load_tokenizer(options)
-    inputs = load_inputs(config, tokenizer, model_config)
+    now = template_time(config, fresh=fresh)
+    inputs = load_inputs(config, tokenizer, model_config, now=now)
     facts = {
         "model": model_fingerprint(resolve_folder(options.model)),
         "traces": trace_fingerprint(inputs.trace_paths)["sha256"],
@@ -113,6 +129,7 @@ def prepare_run(config: CalibrateConfig, *, fresh: bool = False) -> Prepared:
         options=options,
         tokenizer=tokenizer,
         inputs=inputs,
+        now=now,
         exit_layers=exit_layers,
         beyond=beyond,
         draft_lengths=draft_lengths,
@@ -172,14 +189,24 @@ def _from_files(prepared: Prepared, progress: Progress) -> Outcome:
     last = _last_stage(config)
     written = last != "walk" and run.artefact(f"{last}.csv").exists()
     table = read_table(run.artefact(f"{last}.csv")) if written else None
+    tables = _Tables(walk=walk, grid=grid, **{last: table} if last != "walk" else {})
+    return _outcome(prepared, costs, tables, draft_plan(run, config))
+
+
+def _outcome(
+    prepared: Prepared, costs: Costs, tables: "_Tables", drafted: tuple[PlanInputs, PlanDocument]
+) -> Outcome:
+    """Write the plan, now that real decodes had their say."""
+    inputs, draft = drafted
     return Outcome(
-        run=run,
+        run=prepared.run,
         inputs=prepared.inputs,
         costs=costs,
-        walk=walk,
-        grid=_in_range(prepared, grid),
-        confirm=table if last == "confirm" else None,
-        sweep=table if last == "sweep" else None,
+        walk=tables.walk,
+        grid=_in_range(prepared, tables.grid),
+        plan=finish_plan(prepared.run, inputs, draft, tables.confirm),
+        confirm=tables.confirm,
+        sweep=tables.sweep,
     )
 
 
@@ -202,32 +229,26 @@ def _stages(prepared: Prepared, loaded: LoadedModel, progress: Progress) -> Outc
     observed = prepared.observed_layers
     setting = Setting(loaded=loaded, draft_truncation=config.draft_truncation, seed=config.seed)
     shards = run_observe(run, config, setting, requests, observed, progress)
-    plan = cost_plan(config, loaded.view, requests, layers)
-    costs = run_cost(run, config, loaded.view, plan, progress)
+    timing = cost_plan(config, loaded.view, requests, layers)
+    costs = run_cost(run, config, loaded.view, timing, progress)
     if misses(costs):
-        extra = run_finalists(run, config, loaded.view, plan, costs, progress)
+        extra = run_finalists(run, config, loaded.view, timing, costs, progress)
         costs = price(read_table(run.artefact("cost.csv")), loaded.view.layer_kinds, extra)
     walk, grid = run_walk(run, config, costs, observed, progress)
+    drafted = draft_plan(run, config)
     confirm = sweep = None
     if config.sweep == "decode":
         sweep = run_sweep(run, config, setting, requests, layers, progress)
     elif config.confirm.cells > 0:
         subject = Subject(
-            rules=grid_rules(_in_range(prepared, grid)),
+            rules=rule_cells(drafted[1], sorted(walk["temperature"].unique())),
             shards=shards,
             requests=requests,
             exit_layers=observed,
         )
         confirm = run_confirm(run, config, setting, costs, subject, progress)
-    return Outcome(
-        run=run,
-        inputs=prepared.inputs,
-        costs=costs,
-        walk=walk,
-        grid=_in_range(prepared, grid),
-        confirm=confirm,
-        sweep=sweep,
-    )
+    tables = _Tables(walk=walk, grid=grid, confirm=confirm, sweep=sweep)
+    return _outcome(prepared, costs, tables, drafted)
 
 
 def _begin(prepared: Prepared, loaded: LoadedModel, argv: Sequence[str]) -> None:
@@ -242,6 +263,7 @@ def _begin(prepared: Prepared, loaded: LoadedModel, argv: Sequence[str]) -> None
         config=config.model_dump(mode="json"),
         analysis_hash=analysis_hash(config),
         exit_layers_beyond=list(prepared.beyond),
+        template_time=prepared.now.isoformat(),
         provenance=collect(traces=inputs.trace_paths, model=fingerprint, device=device),
         seeds={"run": config.seed},
         self_check_error=loaded.self_check_error,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from selfspec_cli.errors import ConfigError
+from selfspec_cli.errors import EXIT_NO_EVIDENCE, ConfigError
 
 Text = str | None
 Number = int | None
@@ -60,15 +60,14 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
 ) -> None:
-    """Replay traces and price every exit layer L and draft length k.
+    """Replay traces, price every exit layer L and draft length k, write plan and report.
 
     Example: selfspec calibrate -m demo -t sample -c quickstart -o reports/quickstart
 
-    Reads traces and a model; writes manifest.json, requests.parquet, paths.parquet,
-    observations.parquet, cost.csv, cost_fit.json, walk.parquet, grid.csv, acceptance.csv and
-    confirm.csv (or sweep.csv) into RUN. The same command resumes an interrupted run. Exit codes:
-    0 done, 1 speculative output differed from plain decoding, 2 usage or input error,
-    130 interrupted, 143 terminated.
+    Reads traces and a model; writes plan.yaml and report.html into RUN, and the files behind them.
+    The same command resumes an interrupted run. Exit codes: 0 a plan was written, 1 speculative
+    output differed from plain decoding, 2 usage or input error, 3 no bucket had enough evidence
+    (the plan is written, everything off), 130 interrupted, 143 terminated.
     """
     overrides = {
         "model": model, "traces": traces or None, "out": out, "exit_layers": exit_layers,
@@ -88,12 +87,15 @@ def calibrate(
         return
     from selfspec_cli.calibrate.run import calibrate as run_stages
     from selfspec_cli.cli.summary import outcome_document, print_outcome
+    from selfspec_cli.plan.planner import no_evidence
 
     outcome = run_stages(prepared, progress, sys.argv[1:])
     if as_json:
         typer.echo(json.dumps(outcome_document(outcome), allow_nan=False))
     else:
         print_outcome(outcome)
+    if no_evidence(outcome.plan):
+        raise typer.Exit(EXIT_NO_EVIDENCE)
 
 
 def _check_batch_size(batch_size: int | None) -> None:

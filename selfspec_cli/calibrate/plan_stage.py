@@ -1,0 +1,44 @@
+"""Stage plan: rules from the run's files before confirmation, and plan.yaml after it."""
+
+import pandas as pd
+
+from selfspec_cli.config import CalibrateConfig
+from selfspec_cli.config.hashes import document_hash
+from selfspec_cli.plan.confirming import MeasuredCell, apply_confirmation
+from selfspec_cli.plan.document import PlanDocument
+from selfspec_cli.plan.files import PLAN_FILE, write_plan
+from selfspec_cli.plan.inputs import PlanInputs, load_plan_inputs
+from selfspec_cli.plan.planner import build_plan
+from selfspec_cli.plan.settings import PlanSettings
+from selfspec_cli.storage import RunDir
+
+STAGE = "plan"
+
+
+def draft_plan(run: RunDir, config: CalibrateConfig) -> tuple[PlanInputs, PlanDocument]:
+    """Plan from predictions alone, and put its hash into the manifest before anything is decoded.
+
+    No file is written: an interrupted run must not leave a plan that enables anything.
+    """
+    inputs = load_plan_inputs(run)
+    draft = build_plan(inputs, PlanSettings.of_config(config))
+    run.update(draft_plan_sha256=document_hash(draft.model_dump(mode="json", by_alias=True)))
+    return inputs, draft
+
+
+def finish_plan(
+    run: RunDir, inputs: PlanInputs, draft: PlanDocument, confirm: pd.DataFrame | None
+) -> PlanDocument:
+    """Write plan.yaml: the draft after what confirm.csv says against it.
+
+    Args:
+        run: the run.
+        inputs: what the draft was planned from.
+        draft: the plan before confirmation.
+        confirm: confirm.csv; None where nothing was decoded.
+    """
+    measured = [] if confirm is None else MeasuredCell.of_table(confirm)
+    plan = apply_confirmation(draft, measured, inputs)
+    write_plan(plan, run.artefact(PLAN_FILE))
+    run.finish_stage(STAGE, [PLAN_FILE], verdict=plan.verdict, rules=len(plan.rules))
+    return plan
