@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from selfspec_cli.engine.limits import context_limit, limit_reason
 from selfspec_cli.engine.load import LoadOptions
 from selfspec_cli.errors import ConfigError
 from selfspec_cli.records import PreparedRequest, Skip
+from selfspec_cli.storage import RunDir
+from selfspec_cli.storage.place import MANIFEST
 from selfspec_cli.trace import PrepareOptions, prepare, read_traces, sample_requests, task_source
 
 
@@ -59,10 +62,35 @@ def trace_paths(config: CalibrateConfig) -> tuple[Path, ...]:
     return tuple(resolve_trace(name) for name in config.traces)
 
 
+def template_time(config: CalibrateConfig, *, fresh: bool = False) -> datetime:
+    """The moment that chat templates take for now: when the run in `out` began, else the present.
+
+    Raises:
+        RunDirError: the folder's manifest cannot be read.
+    """
+    if not fresh and (Path(config.out) / MANIFEST).is_file():
+        begun = RunDir.load(Path(config.out)).manifest.get("template_time")
+        if isinstance(begun, str):
+            return datetime.fromisoformat(begun)
+    return datetime.now().replace(microsecond=0)
+
+
 def load_inputs(
-    config: CalibrateConfig, tokenizer: Any, model_config: Any, eos: Sequence[int] = ()
+    config: CalibrateConfig,
+    tokenizer: Any,
+    model_config: Any,
+    *,
+    eos: Sequence[int] = (),
+    now: datetime | None = None,
 ) -> Inputs:
     """Read, prepare and sample the traces.
+
+    Args:
+        config: the calibration.
+        tokenizer: of the model.
+        model_config: of the model.
+        eos: ids that end an answer; none for the tokenizer's own.
+        now: what chat templates take for the present; None for the real one.
 
     Raises:
         TraceError: a file cannot be read, no request of it can be used, or `task_from` finds
@@ -78,6 +106,7 @@ def load_inputs(
         default_max_tokens=config.default_max_tokens,
         vocab_size=int(model_config.vocab_size),
         eos_token_ids=tuple(eos),
+        template_time=now,
     )
     prepared = prepare(read.requests, tokenizer, options)
     # Not by config.context_edges: an analysis key must not change which requests were measured.

@@ -3,14 +3,18 @@
 The tokenizer is an object handed in (any transformers tokenizer), so this module needs no torch.
 """
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 from selfspec_cli.records import Request
 from selfspec_cli.trace.rows import RowRefusedError
 
 NO_TEMPLATE = "no chat template"
+_NOW = re.compile(r"""\bstrftime_now\(\s*(["'])([^"'\\]*)\1\s*\)""")
 _MESSAGE_LENGTH = 300  # characters of a template's own message that are kept
 
 
@@ -33,10 +37,13 @@ class Encoder:
     """A tokenizer with the chat template to use.
 
     `chat_template` is the text of a Jinja template, or None for the tokenizer's own.
+    `template_time` is what templates take for now, or None for the real time: some print the date,
+    and a run that is resumed tomorrow must see the prompts it began with.
     """
 
     tokenizer: TokenizerLike
     chat_template: str | None = None
+    template_time: datetime | None = None
 
     @property
     def has_template(self) -> bool:
@@ -75,7 +82,8 @@ class Encoder:
             raise RowRefusedError("empty prompt", "no messages")
         if not self.has_template:
             raise RowRefusedError(NO_TEMPLATE)
-        chosen = {} if self.chat_template is None else {"chat_template": self.chat_template}
+        template = self._template()
+        chosen = {} if template is None else {"chat_template": template}
         try:
             return str(
                 self.tokenizer.apply_chat_template(
@@ -91,6 +99,16 @@ class Encoder:
         except Exception as error:  # noqa: BLE001 - a template is foreign code, it raises anything
             message = " ".join(str(error).split()) or type(error).__name__
             raise RowRefusedError("chat template refused", message[:_MESSAGE_LENGTH]) from None
+
+    def _template(self) -> str | None:
+        """Text to render with, times filled in; None where the tokenizer takes its own."""
+        own = getattr(self.tokenizer, "chat_template", None)
+        text = self.chat_template or (own if isinstance(own, str) else None)
+        moment = self.template_time
+        if text is None or moment is None or _NOW.search(text) is None:
+            return self.chat_template
+        # Only plain data passes from a caller into a template, so no clock can be handed in.
+        return _NOW.sub(lambda call: json.dumps(moment.strftime(call[2])), text)
 
     def text_ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return the token ids of a text; none for an empty text, not even a BOS."""

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 
 from selfspec_cli.errors import TraceError
 from selfspec_cli.records import Finish, PreparedRequest, Request, Skip
@@ -49,6 +50,8 @@ class PrepareOptions:
     """Budget of requests whose trace has none (tokens)."""
     chat_template: str | None = None
     """Text of a Jinja template that replaces the tokenizer's own."""
+    template_time: datetime | None = None
+    """What a template that prints the date takes for now; None: the real time."""
     vocab_size: int | None = None
     """Rows of the model's embedding; ids at or above it are refused. May exceed the tokenizer's."""
     eos_token_ids: tuple[int, ...] = ()
@@ -97,7 +100,11 @@ def prepare(
     """
     if options.chat_template is not None and not options.chat_template.strip():
         raise TraceError("the chat template is empty", where="--chat-template")
-    encoder = Encoder(tokenizer=tokenizer, chat_template=options.chat_template)
+    encoder = Encoder(
+        tokenizer=tokenizer,
+        chat_template=options.chat_template,
+        template_time=options.template_time,
+    )
     _refuse_without_template(requests, encoder)
     preparer = _Preparer(
         encoder=encoder, options=options, eos=_eos_ids(tokenizer, options), counts=Counter()

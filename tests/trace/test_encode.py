@@ -1,5 +1,7 @@
 """Prompts to ids: one BOS, the template's own refusals, no invented template."""
 
+import datetime
+
 import pytest
 
 from selfspec_cli.records import Request
@@ -98,3 +100,24 @@ def test_text_ids_of_a_long_text_print_no_warning(make_tokenizer, capfd):
     tokenizer.model_max_length = 8
     assert len(Encoder(tokenizer=tokenizer).text_ids("x" * 50)) == 50
     assert "longer than" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ strftime_now('%d %b %Y') }}", "03 Feb 2020"),
+        ('{% set d = strftime_now( "%Y-%m-%d" ) %}{{ d }}', "2020-02-03"),
+        ("{% if strftime_now is defined %}{{ strftime_now('%H') }}{% endif %}", "04"),
+        ("{{ strftime_now('%d') ~ strftime_now('%m') }}", "0302"),
+    ],
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_a_dated_template_prints_the_time_of_its_run(make_tokenizer, template, expected, own):
+    """Broken twin: without the run's time the prompt is today's, and tomorrow it is another."""
+    given = None if own else template
+    tokenizer = make_tokenizer(template if own else PLAIN)
+    moment = datetime.datetime(2020, 2, 3, 4, 5, 6)
+    encoder = Encoder(tokenizer=tokenizer, chat_template=given, template_time=moment)
+    assert encoder.render(chat()) == expected
+    if len(expected) > 2:
+        assert Encoder(tokenizer=tokenizer, chat_template=given).render(chat()) != expected
