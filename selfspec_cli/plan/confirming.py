@@ -17,6 +17,7 @@ from selfspec_cli.plan.pools import Pool, fixed_cell
 from selfspec_cli.plan.rules import Basis, cell_numbers, cell_of, key_of_rule
 from selfspec_cli.plan.settings import PlanSettings
 from selfspec_cli.plan.what_it_takes import textbook
+from selfspec_cli.storage import RunDir, read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,22 @@ class MeasuredCell:
     def cell(self) -> Cell:
         """(L, k)."""
         return self.exit_layer, self.draft_length
+
+    @classmethod
+    def of_run(cls, run: RunDir) -> list["MeasuredCell"]:
+        """Return what a run's confirm.csv measured; nothing where there is none.
+
+        Runs of earlier versions did not say which bucket a decode belonged to; those are passed
+        over.
+
+        Raises:
+            StorageError: confirm.csv is torn.
+        """
+        path = run.artefact("confirm.csv")
+        if not path.exists():
+            return []
+        table = read_table(path)
+        return cls.of_table(table) if {"task", "context_min"} <= set(table.columns) else []
 
     @classmethod
     def of_table(cls, confirm: pd.DataFrame) -> list["MeasuredCell"]:
