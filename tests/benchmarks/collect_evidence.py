@@ -1,0 +1,124 @@
+"""Write evidence.json, what finished runs say, for the tables of README.md.
+
+usage: python tests/benchmarks/collect_evidence.py OUT.json LABEL=RUN [LABEL=RUN ...]
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from selfspec_cli.analysis.confirmation import median_and_worst_error, summarise_confirm
+from selfspec_cli.buckets import context_label
+from selfspec_cli.plan.document import PlanDocument
+from selfspec_cli.plan.files import read_plan
+from selfspec_cli.plan.inputs import load_plan_inputs
+from selfspec_cli.storage import RunDir, read_table
+
+SHOWN_LAYERS = (9, 15, 24)  # 30 %, 50 % and 80 % of the demo model
+DEPTH = 15  # half of it; the damped twins are damped from here on
+DRAFT = 4
+
+
+def facts(label: str, folder: Path) -> dict[str, Any]:
+    """Everything the tables show of one run."""
+    run = RunDir.load(folder)
+    plan = read_plan(folder / "plan.yaml")
+    summary = summarise_confirm(read_table(folder / "confirm.csv"))
+    median, worst = median_and_worst_error(summary)
+    return {
+        "label": label,
+        "num_requests": plan.traces.num_requests,
+        "num_paths": run.manifest["stages"]["walk"]["paths"],
+        "cells": run.manifest["stages"]["walk"]["cells"],
+        "acceptance_at_15": acceptance(folder),
+        **rules(plan),
+        "confirmed_cells": len(summary),
+        "median_error": median,
+        "worst_error": worst,
+        **greedy(folder),
+        "cost_error": plan.measured_on.costs.cost_model_error,
+        "floor_ratio": plan.measured_on.costs.floor_ratio,
+        "costs": costs(run),
+        "confirmed": [cell(row) for row in summary.to_dict("records")],
+    }
+
+
+def rules(plan: PlanDocument) -> dict[str, Any]:
+    """What the plan decides."""
+    kinds = ("own", "parent", "all", "none")
+    on = [rule for rule in plan.rules if rule.enabled]
+    return {
+        "verdict": plan.verdict,
+        "rules": len(plan.rules),
+        "enabled": len(on),
+        "by_evidence": {kind: sum(r.evidence == kind for r in plan.rules) for kind in kinds},
+        "enabled_layers": sorted({rule.drafter.exit_layer for rule in on}),
+        "decode_time_change": plan.total.decode_time_change.model_dump(),
+        "sentence": plan.total.sentence,
+    }
+
+
+def acceptance(folder: Path) -> float | None:
+    """Tested acceptance at L = 15, k = 1, over all paths."""
+    walk = read_table(folder / "walk.parquet")
+    chosen = walk.loc[(walk["exit_layer"] == DEPTH) & (walk["draft_length"] == 1)]
+    tested = float(chosen["tested"].sum())
+    return float(chosen["accepted"].sum()) / tested if tested else None
+
+
+def greedy(folder: Path) -> dict[str, int]:
+    """Greedy decodes and how many equal plain decoding."""
+    table = read_table(folder / "confirm.csv")
+    own = table.loc[table["temperature"] == 0.0, "exact"]
+    return {"greedy_equal": int(own.eq(True).sum()), "greedy_decodes": len(own)}
+
+
+def costs(run: RunDir) -> list[dict[str, float]]:
+    """C and v of some layers at the median context of the run's prompts."""
+    inputs = load_plan_inputs(run)
+    surface = next(iter(inputs.costs.surfaces.values()))
+    context = float(inputs.requests["prompt_tokens"].median())
+    layers = [layer for layer in SHOWN_LAYERS if layer in inputs.exit_layers]
+    return [
+        {
+            "exit_layer": layer,
+            "share": layer / surface.num_layers,
+            "c": float(surface.draft_cost_ratio(layer, context)),
+            "v4": float(surface.verify_cost_ratio(layer, DRAFT, context)),
+        }
+        for layer in layers
+    ]
+
+
+def cell(row: dict[Any, Any]) -> dict[str, Any]:
+    """One cell that was decoded for real."""
+    top = None if pd.isna(row["context_max"]) else int(row["context_max"])
+    band = context_label(int(row["context_min"]), top)
+    low, high = row["measured_speedup_low"], row["measured_speedup_high"]
+    return {
+        "bucket": f"{row['task']}, {band}, T={row['temperature']:g}",
+        "exit_layer": int(row["exit_layer"]),
+        "draft_length": int(row["draft_length"]),
+        "role": row["role"],
+        "predicted": float(row["predicted_speedup"]),
+        "measured": {
+            "estimate": float(row["measured_speedup"]),
+            "low": None if pd.isna(low) else float(low),
+            "high": None if pd.isna(high) else float(high),
+        },
+        "error": float(row["error"]),
+    }
+
+
+def main(out: str, *labelled: str) -> None:
+    """Collect and write."""
+    runs = [facts(label, Path(folder)) for label, folder in (one.split("=", 1) for one in labelled)]
+    text = json.dumps({"runs": runs}, indent=1, allow_nan=False)
+    Path(out).write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

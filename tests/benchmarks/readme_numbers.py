@@ -1,0 +1,167 @@
+"""Write the tables of measured numbers in README.md from the committed result files.
+
+usage: python tests/benchmarks/readme_numbers.py            rewrite README.md
+       python tests/benchmarks/readme_numbers.py --check    exit 1 if README.md differs
+
+The result files under tests/benchmarks/results/ come from `evidence.sh` (real runs, an hour) and
+`coverage_table.py` (simulation, a minute); nothing in the tables is typed by hand.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+README = HERE.parent.parent / "README.md"
+RESULTS = HERE / "results"
+BLOCK = re.compile(r"(?P<head><!-- numbers: (?P<name>[a-z_]+) -->\n).*?(?P<tail><!-- end -->)", re.S)
+
+
+def filled(text: str, results: Path = RESULTS) -> str:
+    """README text with every block rendered from its result file.
+
+    Raises:
+        SystemExit: a block names a table or a result file that does not exist.
+    """
+
+    def render(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name not in TABLES:
+            raise SystemExit(f"README.md asks for numbers: {name}; known: {', '.join(TABLES)}")
+        file, table = TABLES[name]
+        document = json.loads((results / file).read_text(encoding="utf-8"))
+        return match["head"] + table(document) + match["tail"]
+
+    return BLOCK.sub(render, text)
+
+
+def evidence_table(document: Mapping[str, Any]) -> str:
+    """One column a run: what the plan says, and how predictions compare with measurements."""
+    runs = document["runs"]
+    rows: Sequence[tuple[str, Callable[[Mapping[str, Any]], str]]] = (
+        ("requests, paths", lambda r: f"{r['num_requests']}, {r['num_paths']}"),
+        ("cells priced, decodes to rank them", lambda r: f"{r['cells']}, 0"),
+        ("tested acceptance at L = 15, k = 1", lambda r: number(r["acceptance_at_15"])),
+        ("verdict", lambda r: r["verdict"]),
+        ("rules on", lambda r: f"{r['enabled']} of {r['rules']}"),
+        ("rules by evidence", lambda r: counts(r["by_evidence"])),
+        ("exit layers of rules that are on", lambda r: listed(r["enabled_layers"])),
+        ("decode time on this log", lambda r: change(r["decode_time_change"])),
+        ("cells decoded for real", lambda r: str(r["confirmed_cells"])),
+        ("predicted ÷ measured - 1, median", lambda r: percent(r["median_error"])),
+        ("worst", lambda r: percent(r["worst_error"])),
+        ("greedy decodes equal", lambda r: f"{r['greedy_equal']} of {r['greedy_decodes']}"),
+        ("cost model error", lambda r: listed(f"{n} {percent(e)}" for n, e in r["cost_error"].items())),
+    )  # fmt: skip
+    head = "| | " + " | ".join(run["label"] for run in runs) + " |\n|---" * 1 + "|---" * len(runs)
+    lines = [f"| {name} | " + " | ".join(tell(run) for run in runs) + " |" for name, tell in rows]
+    return "\n".join([head + "|", *lines]) + "\n"
+
+
+def predicted_table(document: Mapping[str, Any]) -> str:
+    """Every cell decoded for real in every run."""
+    lines = ["| run | bucket | L | k | predicted | measured | error |", "|---" * 7 + "|"]
+    for run in document["runs"]:
+        lines += [
+            f"| {run['label']} | {cell['bucket']} | {cell['exit_layer']} | {cell['draft_length']} "
+            f"| {cell['predicted']:.3f} | {interval(cell['measured'])} | {cell['error']:+.1%} |"
+            for cell in run["confirmed"]
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def cost_table(document: Mapping[str, Any]) -> str:
+    """What the textbook takes for granted, measured."""
+    lines = [
+        "| run | L | L/N | c | v at k = 4 | plain step ÷ bandwidth floor |",
+        "|---" * 6 + "|",
+    ]
+    for run in document["runs"]:
+        lines += [
+            f"| {run['label']} | {c['exit_layer']} | {c['share']:.2f} | {c['c']:.2f} | {c['v4']:.2f} "
+            f"| {number(run['floor_ratio'])} |"
+            for c in run["costs"]
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def coverage_table(document: Mapping[str, Any]) -> str:
+    """Coverage of the evidence interval, false enabling; see coverage_table.py."""
+    lines = [
+        "| requests | lengths | interval holds the truth | enabled at the threshold | the same, "
+        "best lower bound in sample |",
+        "|---" * 5 + "|",
+    ]
+    lines += [
+        f"| {row['n']} | {row['lengths']} | {row['coverage']:.1%} | {row['enabled']:.1%} "
+        f"| {row['enabled_naive']:.1%} |"
+        for row in document["rows"]
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float | None) -> str:
+    """Two digits, or n/a."""
+    return "n/a" if value is None else f"{value:.2f}"
+
+
+def percent(value: float | None) -> str:
+    """One digit of a percent, or n/a."""
+    return "n/a" if value is None else f"{value:.1%}"
+
+
+def interval(value: Mapping[str, float | None]) -> str:
+    """`1.08 (1.05-1.11)`."""
+    if value["estimate"] is None:
+        return "n/a"
+    if value["low"] is None:
+        return f"{value['estimate']:.3f}"
+    return f"{value['estimate']:.3f} ({value['low']:.2f}-{value['high']:.2f})"
+
+
+def change(value: Mapping[str, float | None]) -> str:
+    """`-12 % (-15 to -8)`; a plan that is off everywhere changes nothing."""
+    if value["estimate"] is None:
+        return "n/a"
+    if value["estimate"] == 0:
+        return "unchanged"
+    if value["low"] is None:
+        return f"{value['estimate']:+.1%}"
+    return f"{value['estimate']:+.1%} ({value['low']:+.1%} to {value['high']:+.1%})"
+
+
+def counts(values: Mapping[str, int]) -> str:
+    """`own 6, parent 20`."""
+    return ", ".join(f"{name} {n}" for name, n in values.items() if n) or "none"
+
+
+def listed(values: Any) -> str:
+    """Values with commas, or a dash."""
+    return ", ".join(map(str, values)) or "-"
+
+
+TABLES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "evidence": ("evidence.json", evidence_table),
+    "predicted": ("evidence.json", predicted_table),
+    "costs": ("evidence.json", cost_table),
+    "coverage": ("coverage.json", coverage_table),
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Rewrite or check README.md."""
+    text = README.read_text(encoding="utf-8")
+    wanted = filled(text)
+    if "--check" in arguments:
+        if text != wanted:
+            print("README.md differs from tests/benchmarks/results; run: make numbers")
+        return int(text != wanted)
+    README.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
