@@ -65,7 +65,8 @@ class BucketTimes:
         Args:
             cells: mask [C] or indices of the cells kept, in order.
         """
-        kept = np.arange(len(self.cells))[np.asarray(cells)]
+        wanted = np.asarray(cells)
+        kept = np.flatnonzero(wanted) if wanted.dtype == bool else wanted.astype(np.int64)
         return replace(
             self,
             seconds=self.seconds[:, kept],
