@@ -68,21 +68,26 @@ def rule_on(own: Pool, parents: Sequence[Pool], judge: Judge) -> Ruling:
 
 def _inherit(own: Pool, parent: Pool, found: Judgement, missing: int, thin: str) -> Ruling:
     """Use a parent's cell; a bucket that its own few requests say is slower stays off (veto)."""
-    cell = parent.evidence.cell
-    mine = None if cell is None else own.cells[cell].speedup
-    vetoed = mine is None or mine < 1.0
     passed = found.status == "pass"
+    slower = vetoed(own, parent.evidence.cell)
     reason = f"{thin}; {parent.name} is {'on' if passed else 'off'}: {found.reason}"
-    if passed and vetoed:
+    if passed and slower:
+        mine = None if parent.evidence.cell is None else own.cells[parent.evidence.cell].speedup
         reason += f", but this bucket's own requests reach {text.number(mine)} with that cell"
     return Ruling(
         pool=parent,
         judgement=found,
-        enabled=passed and not vetoed,
+        enabled=passed and not slower,
         evidence="parent" if parent.level == "parent" else "all",
         missing=missing,
         reason=reason,
     )
+
+
+def vetoed(own: Pool, cell: Cell | None) -> bool:
+    """Whether a thin bucket's own ratio of sums at its parent's cell lies below 1."""
+    mine = None if cell is None else own.cells[cell].speedup
+    return mine is None or mine < 1.0
 
 
 def _none(own: Pool, verdict: Judgement, missing: int, reason: str) -> Ruling:

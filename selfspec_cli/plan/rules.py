@@ -43,7 +43,7 @@ def make_rule(key: BucketKey, basis: Basis) -> Rule:
         basis.inputs.facts.measured_on.costs.floor_ratio,
     )
     base = _base(key, paths, basis).model_copy(update=_numbers(own, ruling, basis))
-    return _guarded(base, guards)
+    return _guarded(_with_need(base), guards)
 
 
 def _base(key: BucketKey, paths: pd.DataFrame, basis: Basis) -> Rule:
@@ -106,6 +106,15 @@ def _numbers(own: Pool, ruling: Ruling, basis: Basis) -> dict[str, object]:
     if ruling.cell is None:
         return found
     return found | cell_numbers(own, ruling.pool, ruling.cell, basis)
+
+
+def _with_need(rule: Rule) -> Rule:
+    """Say what it would take, where a rule is off and its acceptance is too low."""
+    needed, observed = rule.break_even_acceptance, rule.acceptance_rate_tested
+    if rule.enabled or needed is None or observed is None or observed >= needed:
+        return rule
+    told = f"at L = {rule.drafter.exit_layer} you need {needed:.2f}, you have {observed:.2f}"
+    return rule.model_copy(update={"reason": f"{rule.reason}; {told}"})
 
 
 def cell_numbers(own: Pool, pool: Pool, cell: Cell, basis: Basis) -> dict[str, object]:
