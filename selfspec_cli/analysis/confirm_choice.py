@@ -166,18 +166,20 @@ def _contrast(rows: pd.DataFrame, best: Pair, taken: Pair | None) -> Pair | None
     use up the budget. Without one, the cheapest of those farthest by the sum of both shares.
     """
     names = ["exit_layer", "draft_length"]
-    sums = rows.groupby(names, as_index=False)["seconds"].sum()
-    pairs = list(sums[names].itertuples(index=False, name=None))
-    sums = sums.loc[[pair not in (best, taken) for pair in pairs]]
-    if sums.empty:
-        return None
     spans = [max(1, rows[name].max() - rows[name].min()) for name in names]
-    shares = (sums[names] - list(best)).abs() / spans
-    far = (shares >= HALF_RANGE).all(axis=1)
-    if not far.any():
-        far = shares.sum(axis=1) >= shares.sum(axis=1).max() - 1e-9
-    first = sums.loc[far].sort_values(["seconds", "draft_length", "exit_layer"]).iloc[0]
-    return int(first["exit_layer"]), int(first["draft_length"])
+    far: dict[Pair, tuple[float, float]] = {}
+    cost: dict[Pair, float] = {}
+    sums = rows.groupby(names, as_index=False)["seconds"].sum()
+    for layer, k, seconds in sums.itertuples(index=False, name=None):
+        if (layer, k) not in (best, taken):
+            far[int(layer), int(k)] = (abs(layer - best[0]) / spans[0], abs(k - best[1]) / spans[1])
+            cost[int(layer), int(k)] = seconds
+    if not far:
+        return None
+    some = [cell for cell, shares in far.items() if min(shares) >= HALF_RANGE]
+    most = max(sum(shares) for shares in far.values()) - 1e-9
+    some = some or [cell for cell, shares in far.items() if sum(shares) >= most]
+    return min(some, key=lambda cell: (cost[cell], cell[1], cell[0]))
 
 
 def choose_paths(rows: pd.DataFrame, limits: Limits) -> tuple[str, ...]:

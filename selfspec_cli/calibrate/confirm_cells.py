@@ -1,6 +1,6 @@
 """Choose the cells to confirm once, and keep the choice in the manifest for a resumed run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,7 +16,6 @@ from selfspec_cli.analysis.confirm_choice import (
     choose,
     with_buckets,
 )
-from selfspec_cli.analysis.grid import rank_cells
 from selfspec_cli.buckets import BucketKey
 from selfspec_cli.config import CalibrateConfig
 from selfspec_cli.plan.document import PlanDocument, Rule
@@ -166,56 +165,27 @@ def spent_seconds(run: RunDir, walk: pd.DataFrame) -> float:
     return sum(stages.get(name, {}).get("seconds", guess) for name, guess in predicted.items())
 
 
-def grid_rules(grid: pd.DataFrame) -> list[RuleCell]:
-    """Return the best cell of every bucket as if it were a rule, by tokens; without a plan.
+def rule_cells(plan: PlanDocument) -> list[RuleCell]:
+    """Return what confirmation needs of a plan's rules; a rule without a cell is left out.
 
-    Args:
-        grid: grid.csv at the layers that may be used.
+    A rule is confirmed at the temperature it was measured at, its `temperature_min`, wherever
+    else it holds.
     """
-    own = rank_cells(grid.loc[grid["evidence"] == "own"])
-    best = own.loc[own["rank"] == 1].astype({"context_max": object})
-    total = best["num_tokens"].sum()
     return [
-        RuleCell(
-            bucket=BucketKey(
-                task=row["task"],
-                context_min=row["context_min"],
-                context_max=None if pd.isna(row["context_max"]) else int(row["context_max"]),
-                temperature=row["temperature"],
-            ),
-            cell=(row["exit_layer"], row["draft_length"]),
-            enabled=bool(row["predicted_speedup_low"] > 1),
-            time_share=row["num_tokens"] / total,
-            runner_up=None,
-        )
-        for row in best.to_dict("records")
+        _rule_cell(rule, (rule.drafter.exit_layer, rule.draft.length))
+        for rule in plan.rules
+        if rule.drafter.exit_layer is not None and rule.draft.length is not None
     ]
 
 
-def rule_cells(plan: PlanDocument, temperatures: Sequence[float]) -> list[RuleCell]:
-    """Return what confirmation needs of a plan's rules; a rule without a cell is left out.
-
-    Args:
-        plan: the draft plan.
-        temperatures: those measured; a rule between two of them is confirmed at both.
-    """
-    found = []
-    for rule in plan.rules:
-        if rule.drafter.exit_layer is None or rule.draft.length is None:
-            continue
-        inside = [t for t in temperatures if rule.temperature_min <= t <= rule.temperature_max]
-        found += [_rule_cell(rule, (rule.drafter.exit_layer, rule.draft.length), t) for t in inside]
-    return found
-
-
-def _rule_cell(rule: Rule, cell: Pair, temperature: float) -> RuleCell:
+def _rule_cell(rule: Rule, cell: Pair) -> RuleCell:
     second = rule.runner_up_cell
     return RuleCell(
         bucket=BucketKey(
             task=rule.task,
             context_min=rule.context_min,
             context_max=rule.context_max,
-            temperature=temperature,
+            temperature=rule.temperature_min,
         ),
         cell=cell,
         enabled=rule.enabled,
