@@ -221,17 +221,22 @@ class CostSurface:
     def relative_spread(self) -> dict[str, float]:
         """Return the spread over blocks (sd ÷ mean) of each part, and of whole totals.
 
-        `ar` is the worst measured context; `round` is the median over (L, k, context) of the round
-        as the sum of parts; other keys are medians over a part's cells. NaN below 2 blocks.
+        `round` is the median over (L, k, context) of the round as the sum of parts; `ar_worst` the
+        worst measured context of a plain step; other keys are medians over a part's cells. NaN
+        below 2 blocks.
         """
         spread = pd.Series(self.samples.relative_spread())
         parts = spread.groupby(self.samples.cells["part"].to_numpy())
         values = {str(name): float(value) for name, value in parts.median().items()}
-        return {**values, "ar": float(parts.max()["ar"]), "round": self._round_spread()}
+        return {**values, "ar_worst": float(parts.max()["ar"]), "round": self._round_spread()}
 
     @property
     def unstable(self) -> bool:
-        """Whether plain steps or rounds vary by more than 10 % between blocks."""
+        """Whether plain steps or rounds vary by more than 10 % between blocks, by their medians.
+
+        Not the worst of eight contexts: from ten blocks that one passes 10 % by chance alone, and
+        what one context's spread does to a bucket is in its interval.
+        """
         spread = self.relative_spread()
         return max(spread["ar"], spread["round"]) > UNSTABLE_SPREAD
 

@@ -112,7 +112,7 @@ def summarise(
         ),
         mode=fit.mode,
         cost_model_error=fit.cost_model_error,
-        ar_spread=spread["ar"],
+        ar_spread=spread["ar_worst"],
         round_spread=spread["round"],
         stable=not surface.unstable,
     )
