@@ -241,7 +241,7 @@ def _stages(prepared: Prepared, loaded: LoadedModel, progress: Progress) -> Outc
         sweep = run_sweep(run, config, setting, requests, layers, progress)
     elif config.confirm.cells > 0:
         subject = Subject(
-            rules=rule_cells(drafted[1], sorted(walk["temperature"].unique())),
+            rules=rule_cells(drafted[1]),
             shards=shards,
             requests=requests,
             exit_layers=observed,
