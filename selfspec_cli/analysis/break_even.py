@@ -34,6 +34,7 @@ def speedup_at(
     Raises:
         ValueError: α outside [0, 1], no draft length, or costs that are missing or not positive.
     """
+    _check_acceptance(acceptance)
     if not verify_cost_ratios:
         raise ValueError("no draft length to choose from")
     best = (0, -math.inf)
@@ -83,10 +84,16 @@ def textbook_speedup(
     Raises:
         ValueError: α outside [0, 1], k < 0 or L outside 1..N.
     """
+    _check_acceptance(acceptance)
     if not 1 <= exit_layer <= num_layers:
         raise ValueError(f"exit layer {exit_layer} of a model with {num_layers} layers")
     share = exit_layer / num_layers
     return float(closed_form.textbook_speedup(acceptance, draft_length, share))
+
+
+def _check_acceptance(acceptance: float) -> None:
+    if not 0.0 <= acceptance <= 1.0:  # also refuses NaN: a missing rate has no speedup
+        raise ValueError(f"acceptance must be in [0, 1], got {acceptance}")
 
 
 def _needed(k: int, draft: float, verify: float, overhead: float) -> float | None:
