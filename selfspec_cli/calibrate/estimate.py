@@ -12,13 +12,15 @@ from typing import Any
 
 import psutil
 
-from selfspec_cli.analysis.confirm_choice import CELLS_PER_BASELINE
+from selfspec_cli.analysis.confirm_choice import auto_budget
+from selfspec_cli.buckets import context_band
 from selfspec_cli.calibrate.cost_stage import cost_plan
 from selfspec_cli.calibrate.finalist_stage import MAX_CELLS
 from selfspec_cli.calibrate.observe_stage import plan_paths
 from selfspec_cli.calibrate.probe import Probe, take_probe
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.calibrate.run import Prepared
+from selfspec_cli.config import ConfirmConfig
 from selfspec_cli.cost.plan import CostPlan, prefill_blocks
 from selfspec_cli.engine.load import load_model
 from selfspec_cli.engine.view import LayerView
@@ -29,6 +31,7 @@ from selfspec_cli.replay.setting import Setting
 SHOWN_CHARACTERS = 1200  # of the first request
 FINALIST_CHANCE = 0.25  # that parts do not add up: rare on a quiet machine, usual on a busy one
 FINALIST_CONTEXTS = 3
+PLAIN_RUNS = 2  # of a path that up to three cells are confirmed on
 WALK_SECONDS_A_ROW = 2e-4  # pricing, buckets and intervals of one (path, L, k), pandas and numpy
 
 
@@ -90,6 +93,11 @@ def estimate(prepared: Prepared, progress: Progress) -> Estimate:
         decoding(prepared, probe, [job for job in jobs if job.temperature == temperature])
         for temperature in temperatures
     )
+    if "confirm" in seconds:
+        budget = config.confirm.budget_s
+        spent = seconds["observe"] + seconds["cost"]
+        limit = auto_budget(spent) if budget == "auto" else float(budget)
+        seconds["confirm"] = min(seconds["confirm"], limit)
     return Estimate(
         num_requests=len(requests),
         num_paths=len(jobs),
@@ -134,20 +142,40 @@ def _cost_seconds(plan: CostPlan, probe: Probe) -> float:
 
 
 def _confirm_seconds(prepared: Prepared, probe: Probe, jobs: Sequence[PathJob]) -> float:
-    """Every chosen cell on every chosen path; at T > 0 twice, on the path and freely."""
-    config = prepared.config
-    temperatures = {job.temperature for job in jobs}
-    share = config.confirm.cells / max(1, _num_temperatures(prepared))
-    if not jobs or share == 0:
+    """Cells of the largest buckets on requests of their own; at T > 0 also decoded freely.
+
+    The largest bucket has three cells, the others one; which temperature it has is not known, so
+    its two more are shared out.
+    """
+    confirm = prepared.config.confirm
+    own = _by_bucket(prepared, jobs)
+    share = confirm.cells / max(1, _num_temperatures(prepared))
+    cells = min(share, len(own) + 2 / max(1, _num_temperatures(prepared)))
+    if not own or cells == 0:
         return 0.0
-    long = [job.budget for job in jobs if job.budget >= config.confirm.min_tokens]
-    budget = fmean(long or [job.budget for job in jobs])
-    groups = len({job.request.group_id for job in jobs})
-    tokens = budget * min(config.confirm.requests, groups) * config.confirm.repeats
-    greedy = temperatures == {0.0}
-    decodes = share * (1 if greedy else 2) * probe.speculative[greedy]
-    plain = (1 + -(-share // CELLS_PER_BASELINE)) * probe.plain[greedy]
+    largest = own[: max(1, round(cells))]
+    tokens = fmean(_confirm_tokens(confirm, bucket) for bucket in largest) * confirm.repeats
+    greedy = {job.temperature for job in jobs} == {0.0}
+    decodes = cells * (1 if greedy else 2) * probe.speculative[greedy]
+    plain = min(cells, len(own)) * PLAIN_RUNS * probe.plain[greedy]
     return tokens * (decodes + plain)
+
+
+def _by_bucket(prepared: Prepared, jobs: Sequence[PathJob]) -> list[list[PathJob]]:
+    """Jobs with anything to draft by task and context band, largest output first."""
+    found: dict[object, list[PathJob]] = {}
+    for job in jobs:
+        band = context_band(job.request.prompt_tokens, prepared.config.context_edges)
+        if job.budget > 1:
+            found.setdefault((job.request.task, band), []).append(job)
+    return sorted(found.values(), key=lambda own: -sum(job.budget for job in own))
+
+
+def _confirm_tokens(confirm: ConfirmConfig, jobs: Sequence[PathJob]) -> float:
+    """Output tokens that a cell decodes in one bucket."""
+    long = [job.budget for job in jobs if job.budget >= confirm.min_tokens]
+    groups = len({job.request.group_id for job in jobs})
+    return fmean(long or [job.budget for job in jobs]) * min(confirm.requests, groups)
 
 
 def _num_temperatures(prepared: Prepared) -> int:

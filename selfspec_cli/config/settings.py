@@ -87,7 +87,9 @@ class ConfirmConfig(_Section):
         "and 180. Cells that do not fit stay unconfirmed.",
     )
     min_tokens: Count = Field(
-        default=32, ge=2, description="Only paths of at least this many output tokens are timed."
+        default=32,
+        ge=2,
+        description="Output tokens of a path to decode; shorter ones follow where these are few.",
     )
     repeats: Count = Field(default=1, ge=1, description="Times each cell is decoded.")
 
