@@ -15,6 +15,7 @@ import pytest
 from selfspec_cli.config import load_config, preset_names, resolve_trace, sample_names
 
 NUM_SAMPLE = 161
+TEMPLATES = ("report.html.j2", "style.css")
 PROBE = """
 import json, sys
 import selfspec_cli
@@ -90,6 +91,7 @@ def test_every_module_of_the_checkout_is_in_the_wheel(wheel, repo):
     for path in (repo / "selfspec_cli").rglob("*.py"):
         assert str(path.relative_to(repo)) in names, f"{path.name} is not in the wheel"
     assert {"selfspec_cli/py.typed", "selfspec_cli/data/configs/default.yaml"} <= names
+    assert {f"selfspec_cli/report/templates/{name}" for name in TEMPLATES} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 

@@ -14,6 +14,7 @@ from selfspec_cli.cli.calibrate import calibrate
 from selfspec_cli.cli.demo_model import demo_model
 from selfspec_cli.cli.init import init
 from selfspec_cli.cli.plan import plan
+from selfspec_cli.cli.report import report
 from selfspec_cli.cli.visible import visible
 from selfspec_cli.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, SelfspecError
 
@@ -46,6 +47,7 @@ app.command()(calibrate)
 app.command()(plan)
 app.command()(bench)
 app.command("demo-model")(demo_model)
+app.command()(report)
 app.command()(init)
 
 

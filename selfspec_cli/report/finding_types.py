@@ -1,0 +1,71 @@
+"""What findings are drawn from, and what they are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
+from selfspec_cli.plan.document import PlanDocument, Rule
+from selfspec_cli.report.format import percent, plural, ratio_with_interval
+from selfspec_cli.report.rule_rows import by_traffic
+
+GOOD_ACCEPTANCE = 0.6  # the popular "α >= 0.6"; information, the break-even decides
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How steady and how additive the timings of one law are."""
+
+    law: str
+    ar_spread: float
+    """Standard deviation over blocks ÷ mean of a plain step."""
+    round_spread: float
+    unstable: bool
+    cost_model_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evidence:
+    """What findings are drawn from; frames as `figure_data` makes them."""
+
+    plan: PlanDocument
+    by_layer: pd.DataFrame
+    measured: pd.DataFrame
+    lengths: Sequence[tuple[Rule, AcceptedLengths]]
+    timings: Sequence[Timing]
+    self_check_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One finding, in the order a person asks."""
+
+    code: str
+    """Stable name, for machines."""
+    symptom: str
+    evidence: str
+    cause: str
+    remedy: str
+
+
+def judged_off(evidence: Evidence) -> list[Rule]:
+    """Return rules that are off although they have a speedup, the largest first."""
+    return [
+        rule
+        for rule in by_traffic(evidence.plan.rules)
+        if not rule.enabled and rule.speedup.estimate is not None
+    ]
+
+
+def scope(rules: Sequence[Rule]) -> str:
+    """Return how many buckets these are, and their share of the plain decode time."""
+    shares = [rule.time_share for rule in rules if rule.time_share is not None]
+    part = f", {percent(sum(shares))} of the plain decode time" if shares else ""
+    return f"{plural(len(rules), 'bucket')}{part}"
+
+
+def speed(rule: Rule) -> str:
+    """Return the evidence of a rule as text."""
+    found = rule.speedup
+    return ratio_with_interval(found.estimate, found.low, found.high)

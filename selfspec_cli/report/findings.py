@@ -1,0 +1,30 @@
+"""Findings: what a run shows, why it probably is so, and what to do about it.
+
+One pure function from the run's evidence; every threshold stands beside its rule with its reason.
+A run that is well gives none: silence is the expected answer, and no rule fires on noise alone.
+"""
+
+from selfspec_cli.report import finding_acceptance as acceptance
+from selfspec_cli.report import finding_costs as costs
+from selfspec_cli.report.finding_types import Evidence, Finding
+
+_CHECKS = (
+    costs.unstable,
+    costs.not_additive,
+    costs.prediction_off,
+    acceptance.chance_level,
+    acceptance.low_acceptance,
+    costs.costly,
+    costs.not_bandwidth_bound,
+    costs.fades_with_context,
+    acceptance.falls_with_temperature,
+    acceptance.two_peaks,
+    acceptance.longer_drafts,
+    acceptance.partial_window,
+    acceptance.thin,
+)
+
+
+def find(evidence: Evidence) -> tuple[Finding, ...]:
+    """Return the findings of a run, those that void numbers first."""
+    return tuple(finding for check in _CHECKS for finding in check(evidence))

@@ -1,0 +1,111 @@
+"""A run's files, read once: what the view is built from. Only storage touches the disk."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import ValidationError
+
+from selfspec_cli.analysis.costs import Costs, price
+from selfspec_cli.analysis.walk import COLUMNS as WALK_COLUMNS
+from selfspec_cli.errors import StorageError
+from selfspec_cli.plan.document import PlanDocument
+from selfspec_cli.storage import RunDir, read_document, read_table
+
+PLAN_FILE = "plan.yaml"
+_OBSERVED = (
+    "request_id", "temperature", "position", "drafter", "exit_layer", "accept_prob",
+    "accept_given_path", "is_argmax",
+)  # fmt: skip
+_CONFIRMED = (
+    "path_id", "request_id", "group_id", "task", "context_min", "context_max", "temperature",
+    "exit_layer", "draft_length", "role", "committed", "rounds", "free_rounds", "free_committed",
+    "ar_seconds", "seconds", "priced_seconds", "predicted_ar_seconds", "predicted_seconds",
+    "predicted_rounds", "exact", "is_tie",
+)  # fmt: skip
+_PATHS = ("path_id", "request_id", "temperature", "source", "completion_tokens", "finish")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunTables:
+    """The files of one run; a table that was never written is None."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+    plan: PlanDocument
+    requests: pd.DataFrame | None
+    paths: pd.DataFrame | None
+    observations: pd.DataFrame | None
+    walk: pd.DataFrame | None
+    costs: Costs | None
+    confirm: pd.DataFrame | None
+    sweep: pd.DataFrame | None
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Configuration of the run, as the manifest keeps it."""
+        config: Mapping[str, Any] = self.manifest.get("config", {})
+        return config
+
+    def stage(self, name: str) -> Mapping[str, Any]:
+        """Facts that a stage left in the manifest; empty if it did not run."""
+        facts: Mapping[str, Any] = self.manifest.get("stages", {}).get(name, {})
+        return facts
+
+
+def read_run(path: Path) -> RunTables:
+    """Read a run directory.
+
+    Raises:
+        RunDirError: `path` holds no run.
+        StorageError: plan.yaml is missing, or a file is torn or of another schema.
+    """
+    run = RunDir.load(path)
+    manifest = run.manifest
+    return RunTables(
+        path=path,
+        manifest=manifest,
+        plan=_read_plan(run),
+        requests=_optional(run, "requests.parquet"),
+        paths=_optional(run, "paths.parquet", _PATHS),
+        observations=_optional(run, "observations.parquet", _OBSERVED),
+        walk=_optional(run, "walk.parquet", WALK_COLUMNS),
+        costs=_costs(run, manifest),
+        confirm=_optional(run, "confirm.csv", _CONFIRMED),
+        sweep=_optional(run, "sweep.csv"),
+    )
+
+
+def _read_plan(run: RunDir) -> PlanDocument:
+    file = run.artefact(PLAN_FILE)
+    if not file.exists():
+        raise StorageError(
+            "the run has no plan yet, and a report shows a plan",
+            where=str(file),
+            hint=f"Write it: selfspec plan {run.path} -o {file}",
+        )
+    try:
+        return PlanDocument.model_validate(read_document(file))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise StorageError(
+            f"not a plan of this version: {place or 'document'}: {first['msg']}",
+            where=str(file),
+            hint=f"Write it again: selfspec plan {run.path} -o {file}",
+        ) from error
+
+
+def _optional(run: RunDir, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame | None:
+    file = run.artefact(name)
+    return read_table(file, columns) if file.exists() else None
+
+
+def _costs(run: RunDir, manifest: Mapping[str, Any]) -> Costs | None:
+    rows = _optional(run, "cost.csv")
+    kinds = manifest.get("stages", {}).get("cost", {}).get("layer_kinds")
+    if rows is None or kinds is None:
+        return None
+    return price(rows, kinds, _optional(run, "cost_rounds.csv"))

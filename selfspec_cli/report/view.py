@@ -1,0 +1,174 @@
+"""The view model: built once from a run's files, shown by every page alike."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
+from selfspec_cli.analysis.confirmation import median_and_worst_error, summarise_confirm
+from selfspec_cli.analysis.grid import build_grid
+from selfspec_cli.plan.document import PlanDocument, Rule
+from selfspec_cli.report import figure_view as views
+from selfspec_cli.report.facts import InputFacts, input_facts, provenance
+from selfspec_cli.report.figure_data import acceptance, rule_lengths
+from selfspec_cli.report.figure_view import FigureView, make_figures
+from selfspec_cli.report.finding_types import Evidence, Finding, Timing
+from selfspec_cli.report.findings import find
+from selfspec_cli.report.rule_rows import RuleRow, rule_rows
+from selfspec_cli.report.tables import RunTables, read_run
+from selfspec_cli.report.takes import Take, takes
+from selfspec_cli.report.verdict import Verdict, make_verdict, next_command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """What real decoding said of the predictions."""
+
+    num_cells: int
+    median_error: float
+    worst_error: float
+    """Largest |predicted ÷ measured - 1|."""
+    greedy_decodes: int
+    greedy_equal: int
+    greedy_ties: int
+    """Decodes that differ only where the two best logits tie."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReportView:
+    """Everything a report shows; nothing here is computed by a page."""
+
+    path: Path
+    name: str
+    """Name of the run's folder."""
+    plan: PlanDocument
+    verdict: Verdict
+    rules: tuple[RuleRow, ...]
+    takes: tuple[Take, ...]
+    grid: pd.DataFrame
+    """grid.csv, computed again from the walk."""
+    figures: tuple[FigureView, ...]
+    findings: tuple[Finding, ...]
+    inputs: InputFacts
+    confirmation: Confirmation | None
+    provenance: tuple[tuple[str, str], ...]
+    next_command: str
+    """As the verdict's, with the run's path as it was given: to be typed right here."""
+    foreign_costs: bool
+    """The plan was priced with another machine's costs than the figures."""
+
+    @property
+    def ceiling_note(self) -> str:
+        """The oracle gap and the textbook's discount, in sentences."""
+        return (
+            f"With every request at its own best cell, or off, {self.verdict.ceiling} of the "
+            f"decode time could be saved; this plan saves {self.verdict.saved_share}. The formula "
+            "counts layers only (c = L/N, v = 1), and a popular rule keeps 80 % of it; speedup ÷ "
+            "formula is what was left here."
+        )
+
+    def figure(self, name: str) -> FigureView:
+        """Return a figure by its name.
+
+        Raises:
+            KeyError: unknown name.
+        """
+        found = {figure.name: figure for figure in self.figures}
+        return found[name]
+
+
+def build_view(path: Path) -> ReportView:
+    """Build the view of a run from its files alone: no model, no torch.
+
+    Args:
+        path: the run directory.
+
+    Raises:
+        RunDirError: `path` holds no run.
+        StorageError: plan.yaml is missing, or a file is torn or of another schema.
+    """
+    tables = read_run(path)
+    plan = tables.plan
+    name = path.resolve().name
+    grid = _grid(tables)
+    lengths = rule_lengths(tables)
+    figures = make_figures(tables, grid, acceptance(tables), lengths)
+    return ReportView(
+        path=path,
+        name=name,
+        plan=plan,
+        verdict=make_verdict(plan, tables.manifest, name),
+        rules=rule_rows(plan.rules),
+        takes=takes(plan),
+        grid=grid,
+        figures=figures,
+        findings=find(_evidence(tables, figures, lengths)),
+        inputs=input_facts(tables),
+        confirmation=_confirmation(tables.confirm),
+        provenance=provenance(tables),
+        next_command=next_command(plan, tables.manifest, str(path)),
+        foreign_costs=plan.measured_on.costs.source != "this run",
+    )
+
+
+def _grid(tables: RunTables) -> pd.DataFrame:
+    if tables.walk is None or tables.requests is None:
+        return pd.DataFrame(columns=["evidence"])
+    surfaces = None if tables.costs is None else tables.costs.surfaces
+    edges = tables.plan.settings.context_edges
+    seed = int(tables.config.get("seed", 0))
+    return build_grid(tables.walk, tables.requests, surfaces, edges, seed=seed)
+
+
+def _evidence(
+    tables: RunTables,
+    figures: Sequence[FigureView],
+    lengths: Sequence[tuple[Rule, AcceptedLengths]],
+) -> Evidence:
+    frames = {figure.name: figure.table for figure in figures}
+    error = tables.manifest.get("self_check_error")
+    return Evidence(
+        plan=tables.plan,
+        by_layer=frames[views.LAYERS],
+        measured=frames[views.MEASURED],
+        lengths=lengths,
+        timings=_timings(tables),
+        self_check_error=float(error) if isinstance(error, int | float) else None,
+    )
+
+
+def _timings(tables: RunTables) -> tuple[Timing, ...]:
+    """Of the run's own costs; a plan priced with other costs is judged by the plan's warnings."""
+    if tables.costs is None:
+        return ()
+    found = []
+    for law, surface in tables.costs.surfaces.items():
+        spread = surface.relative_spread()
+        found.append(
+            Timing(
+                law=law,
+                ar_spread=spread["ar"],
+                round_spread=spread["round"],
+                unstable=surface.unstable,
+                cost_model_error=tables.costs.fits[law].cost_model_error,
+            )
+        )
+    return tuple(found)
+
+
+def _confirmation(confirm: pd.DataFrame | None) -> Confirmation | None:
+    if confirm is None or confirm.empty:
+        return None
+    summary = summarise_confirm(confirm)
+    median, worst = median_and_worst_error(summary)
+    greedy = confirm.loc[confirm["temperature"] == 0.0]
+    return Confirmation(
+        num_cells=len(summary),
+        median_error=median,
+        worst_error=worst,
+        greedy_decodes=len(greedy),
+        greedy_equal=int(greedy["exact"].eq(True).sum()),
+        greedy_ties=int(greedy["is_tie"].eq(True).sum()),
+    )
