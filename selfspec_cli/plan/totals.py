@@ -103,7 +103,7 @@ def _less_one(value: float | None) -> float | None:
 def _sentence(change: Interval, num_enabled: int, num_rules: int, share: float) -> str:
     buckets = text.count(num_rules, "bucket")
     if num_enabled == 0:
-        return f"decode time unchanged (0 %) on this log: speculation is off in all {buckets}"
+        return f"decode time unchanged (0 %) on this log: speculation is off everywhere ({buckets})"
     bounds = ""
     if change.low is not None and change.high is not None:
         # Printed as savings, so the larger one is the lower bound of the change.
