@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from selfspec_cli.analysis.observations import OUTPUT_BANDS
-from selfspec_cli.analysis.path_source import check_by_bucket
 from selfspec_cli.report.format import count, known, number, percent, plural, shown
 from selfspec_cli.report.tables import RunTables
 
@@ -85,18 +84,12 @@ def _sources(tables: RunTables) -> Mapping[str, int]:
 
 
 def _source_reasons(tables: RunTables) -> tuple[str, ...]:
-    """Reasons the run wrote down; else what the test says of recorded text that was kept."""
-    told = tables.stage("observe").get("source_reasons")
-    if told:
-        return tuple(shown(reason) for reason in told)
-    paths, requests = tables.paths, tables.requests
-    if paths is None or requests is None or not (paths["source"] == "recorded").any():
-        return ()
-    checks = check_by_bucket(paths, requests)
+    """Buckets whose recorded text did not pass the test, as the run wrote them down."""
+    checks = tables.stage("observe").get("recorded_checks", ())
     return tuple(
-        f"{shown(check['task'])} at T={check['temperature']:g}: {check['reason']}"
-        for check in checks.to_dict("records")
-        if check["verdict"] != "recorded ok"
+        f"{shown(check['task'])} at T={check['temperature']:g}: {shown(check['reason'])}"
+        for check in checks
+        if check["reason"]
     )
 
 

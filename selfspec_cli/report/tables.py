@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ValidationError
 
 from selfspec_cli.analysis.costs import Costs, price
 from selfspec_cli.analysis.walk import COLUMNS as WALK_COLUMNS
 from selfspec_cli.errors import StorageError
 from selfspec_cli.plan.document import PlanDocument
-from selfspec_cli.storage import RunDir, read_document, read_table
+from selfspec_cli.plan.files import PLAN_FILE, read_plan
+from selfspec_cli.storage import RunDir, read_table
 
-PLAN_FILE = "plan.yaml"
 _OBSERVED = (
     "request_id", "temperature", "position", "drafter", "exit_layer", "accept_prob",
     "accept_given_path", "is_argmax",
@@ -61,6 +60,7 @@ def read_run(path: Path) -> RunTables:
     Raises:
         RunDirError: `path` holds no run.
         StorageError: plan.yaml is missing, or a file is torn or of another schema.
+        PlanError: plan.yaml is no plan of this version.
     """
     run = RunDir.load(path)
     manifest = run.manifest
@@ -86,16 +86,7 @@ def _read_plan(run: RunDir) -> PlanDocument:
             where=str(file),
             hint=f"Write it: selfspec plan {run.path} -o {file}",
         )
-    try:
-        return PlanDocument.model_validate(read_document(file))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise StorageError(
-            f"not a plan of this version: {place or 'document'}: {first['msg']}",
-            where=str(file),
-            hint=f"Write it again: selfspec plan {run.path} -o {file}",
-        ) from error
+    return read_plan(file)
 
 
 def _optional(run: RunDir, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame | None:

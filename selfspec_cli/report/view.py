@@ -8,7 +8,8 @@ import pandas as pd
 
 from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
 from selfspec_cli.analysis.confirmation import median_and_worst_error, summarise_confirm
-from selfspec_cli.analysis.grid import build_grid
+from selfspec_cli.analysis.grid import ALL_TASKS, build_grid
+from selfspec_cli.analysis.grid import COLUMNS as GRID_COLUMNS
 from selfspec_cli.plan.document import PlanDocument, Rule
 from selfspec_cli.report import figure_view as views
 from selfspec_cli.report.facts import InputFacts, input_facts, provenance
@@ -48,7 +49,7 @@ class ReportView:
     rules: tuple[RuleRow, ...]
     takes: tuple[Take, ...]
     grid: pd.DataFrame
-    """grid.csv, computed again from the walk."""
+    """Rows of grid.csv that pool a temperature, computed again from the walk."""
     figures: tuple[FigureView, ...]
     findings: tuple[Finding, ...]
     inputs: InputFacts
@@ -88,6 +89,7 @@ def build_view(path: Path) -> ReportView:
     Raises:
         RunDirError: `path` holds no run.
         StorageError: plan.yaml is missing, or a file is torn or of another schema.
+        PlanError: plan.yaml is no plan of this version.
     """
     tables = read_run(path)
     plan = tables.plan
@@ -114,12 +116,13 @@ def build_view(path: Path) -> ReportView:
 
 
 def _grid(tables: RunTables) -> pd.DataFrame:
+    """The roll-ups of grid.csv; one bucket a temperature costs a tenth of all of them."""
     if tables.walk is None or tables.requests is None:
-        return pd.DataFrame(columns=["evidence"])
+        return pd.DataFrame(columns=list(GRID_COLUMNS))
     surfaces = None if tables.costs is None else tables.costs.surfaces
-    edges = tables.plan.settings.context_edges
-    seed = int(tables.config.get("seed", 0))
-    return build_grid(tables.walk, tables.requests, surfaces, edges, seed=seed)
+    pooled = tables.requests[["request_id"]].assign(task=ALL_TASKS)
+    grid = build_grid(tables.walk, pooled, surfaces, [0], seed=int(tables.config.get("seed", 0)))
+    return grid.loc[grid["evidence"] == "all"].reset_index(drop=True)
 
 
 def _evidence(
