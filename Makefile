@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 RUN ?= reports/quickstart
 
 .DEFAULT_GOAL := test
-.PHONY: test calibrate bench format clean
+.PHONY: test calibrate bench numbers format clean
 
 # One command: format, lint, types, import contracts, tests. Stops at the first that fails.
 test: $(READY)
@@ -16,7 +16,7 @@ test: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-# The main job on the demo model and the sample trace, in minutes on a laptop CPU.
+# The main job on the demo model and the sample trace, in minutes on a laptop CPU: a plan, a report.
 calibrate: $(READY)
 	$(BIN)/selfspec demo-model
 	$(BIN)/selfspec calibrate -m demo -t sample -c quickstart -o $(RUN)
@@ -25,6 +25,10 @@ calibrate: $(READY)
 bench: $(READY)
 	$(BIN)/selfspec demo-model
 	$(BIN)/selfspec bench -m demo --only cost
+
+# The tables of measured numbers in README.md, from the committed result files.
+numbers: $(READY)
+	$(BIN)/python tests/benchmarks/readme_numbers.py
 
 format: $(READY)
 	$(BIN)/ruff format .
