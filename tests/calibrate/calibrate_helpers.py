@@ -27,6 +27,7 @@ temperatures: 0.7
 observe_batch: 4
 confirm: {cells: 0}
 """
+FINISHED = (0, 3)  # 3: a plan was written, but these few requests are no evidence
 TIMED = {
     "seconds", "ar_seconds", "prefill_seconds", "priced_seconds", "predicted_seconds",
     "predicted_ar_seconds", "draft_cost_ratio", "verify_cost_ratio", "overhead_ratio",

@@ -1,7 +1,7 @@
 """Predictions are fixed before they are confirmed, and a difference in output stops the run."""
 
 import pytest
-from calibrate_helpers import command, manifest
+from calibrate_helpers import FINISHED, command, manifest
 from checkpoints import run_cli, trace_rows, write_trace
 
 from selfspec_cli.calibrate import confirm_stage
@@ -25,20 +25,23 @@ def trace(tmp_path):
 def test_predictions_are_hashed_before_the_first_confirming_decode(
     tiny_checkpoint, trace, tmp_path, monkeypatch
 ):
-    """The manifest, read at every confirm decode, already holds the files' final hashes."""
-    run, seen, real = tmp_path / "run", [], confirm_stage.confirm_path
+    """The manifest, read at every confirm decode, already holds the files' final hashes, and the
+    hash of the plan drafted from them."""
+    run, seen, drafts, real = tmp_path / "run", [], set(), confirm_stage.confirm_path
 
     def watched(*args, **options):
         listed = manifest(run)["artefacts"]
         seen.append({name: listed[name]["sha256"] for name in PREDICTIONS})
+        drafts.add(manifest(run)["draft_plan_sha256"])
         assert not (run / "confirm.csv").exists()
         return real(*args, **options)
 
     monkeypatch.setattr(confirm_stage, "confirm_path", watched)
     argv = command(tiny_checkpoint, trace, tmp_path, config_text=SMALL)
-    assert run_cli(*argv) == 0
+    assert run_cli(*argv) in FINISHED
     paths = read_table(run / "confirm.csv")["path_id"].nunique()
     assert len(seen) == paths >= 4, f"{len(seen)} decodes of {paths} paths"
+    assert len(drafts) == 1, "the draft changed while its cells were decoded"
     now = {name: file_sha256(run / name) for name in PREDICTIONS}
     for at, hashes in enumerate(seen):
         assert hashes == now, f"changed after confirm decode {at}"
