@@ -20,7 +20,7 @@ def _plain(view, budget=24, **job):
 @pytest.mark.parametrize(
     ("name", "step"),
     [("gpt2", 1), ("llama", 3)]
-    + [(name, 11) for name in ("qwen2", "gemma3", "mistral", "phi3", "granite")],
+    + [(name, 23) for name in ("qwen2", "gemma3", "mistral", "phi3", "granite")],
 )
 def test_a01_output_ends_right_after_the_first_eos(name, step):
     """Every token of the free output plays EOS once; exits and draft lengths rotate over them."""

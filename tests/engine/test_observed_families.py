@@ -21,7 +21,7 @@ from selfspec_cli.replay.setting import Setting
 EXITS = tuple(range(1, N))
 LENGTHS = (1, 3, 8)
 BUDGET = 20
-PROMPTS = [prompts(range(n, n + 1), seed=n)[0] for n in (2, 5, 9, 20)]  # about the window of 8
+PROMPTS = [prompts(range(n, n + 1), seed=n)[0] for n in (5, 9)]  # about the window of 8
 
 
 def _setting(name: str) -> Setting:
@@ -107,21 +107,21 @@ def test_walked_rounds_are_the_decoded_ones(name):
     wrong, told = [], 0
     for i, path in enumerate(paths):
         for exit_layer in EXITS:
-            for k in LENGTHS[i % 3 :: 2]:
+            for k in LENGTHS[i::2]:
                 cell = (path.job.path_id, exit_layer, k)
                 real = _decoded(setting, path, exit_layer, k)
                 if not np.allclose(predicted[cell], real, atol=1e-9):
                     wrong.append(f"{cell}: walked {predicted[cell]}, decoded {real}")
                 told += not np.allclose(shifted[cell], real, atol=1e-9)
     assert not wrong, f"{len(wrong)} cells: {wrong[:3]}"
-    assert told >= 3, f"coins one position late change {told} cells only: the test sees little"
+    assert told >= 2, f"coins one position late change {told} cells only: the test sees little"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_coins_are_those_of_the_librarys_own_logits(name):
     """r of every exit, from float64 laws of separate cache-free forwards; prompt of 9, T = 0.8."""
     setting = _setting(name)
-    path = _observed(setting, 0.8)[2]
+    path = _observed(setting, 0.8)[1]
     ids = torch.tensor([[*path.job.request.prompt_token_ids, *path.tokens]])
     laws = {}
     with torch.inference_mode():
