@@ -42,15 +42,17 @@ def plan(
 
     Reads the run's files; writes nothing but -o. Exit codes: 0 done, 2 usage or input error.
     """
-    from selfspec_cli.plan.explain import explain_task
-    from selfspec_cli.plan.files import plan_data, write_plan
-    from selfspec_cli.plan.settings import PlanSettings
     from selfspec_cli.storage import RunDir
 
-    source = RunDir.load(run)
-    settings = PlanSettings.of_run(source, margin=margin, min_requests=min_requests)
+    source = RunDir.load(run)  # what can be refused at once is, before anything slow is imported
     if out is not None:
         _check_out(out)
+    from selfspec_cli.plan.settings import PlanSettings
+
+    settings = PlanSettings.of_run(source, margin=margin, min_requests=min_requests)
+    from selfspec_cli.plan.explain import explain_task
+    from selfspec_cli.plan.files import plan_data, write_plan
+
     document = _planned(source, cost, settings)
     paragraphs = [] if explain is None else explain_task(document, explain)
     if out is not None:

@@ -1,0 +1,165 @@
+"""What real decodes do to a plan (METHOD.md §6)."""
+
+import pytest
+from plan_helpers import ALL_ACCEPTED_K3, Ask, asks, make_run, one_rule
+
+from selfspec_cli.plan.confirming import MeasuredCell, apply_confirmation, contradicts
+from selfspec_cli.plan.document import Interval
+from selfspec_cli.plan.inputs import load_plan_inputs
+from selfspec_cli.plan.planner import build_plan
+from selfspec_cli.plan.settings import PlanSettings
+
+BEST, SECOND = (1, 3), (1, 2)
+
+
+def measured(cell, estimate, low=None, high=None, temperature=0.7, task="code"):
+    return MeasuredCell(
+        task=task,
+        context_min=0,
+        temperature=temperature,
+        exit_layer=cell[0],
+        draft_length=cell[1],
+        speedup=Interval(estimate=estimate, low=low, high=high),
+        num_requests=8,
+    )
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """24 requests that all accept; predicted 2.29 at L=1, k=3, read at two temperatures."""
+    run = make_run(tmp_path_factory.mktemp("c") / "run", asks(24, own=0.7, temperatures=(0.7, 1.0)))
+    return load_plan_inputs(run)
+
+
+@pytest.fixture(scope="module")
+def draft(inputs):
+    return build_plan(inputs, PlanSettings())
+
+
+def test_without_decodes_nothing_is_confirmed_and_nothing_changes(inputs, draft):
+    assert apply_confirmation(draft, [], inputs) == draft
+    assert [rule.confirmed for rule in draft.rules] == [False, False]
+
+
+def test_a_measurement_that_agrees_confirms(inputs, draft):
+    plan = apply_confirmation(draft, [measured(BEST, 2.3, 2.2, 2.4)], inputs)
+    rule = one_rule(plan)
+    assert (rule.enabled, rule.confirmed) == (True, True)
+    assert rule.measured_speedup == Interval(estimate=2.3, low=2.2, high=2.4)
+    assert "measured 2.30 (2.20-2.40) over 8 requests" in rule.reason
+    assert rule.textbook.discount == pytest.approx(2.3 / ALL_ACCEPTED_K3, rel=1e-3)
+    assert not one_rule(plan, temperature=1.0).confirmed, "nobody decoded at T = 1"
+
+
+def test_b16_measured_below_one_disables_with_both_numbers(inputs, draft):
+    """B16. The plan said 2.29; the clock says 0.9."""
+    plan = apply_confirmation(draft, [measured(BEST, 0.9, 0.8, 1.0)], inputs)
+    rule = one_rule(plan)
+    assert (rule.enabled, rule.confirmed) == (False, False)
+    assert "L=1, k=3 measured 0.90 (0.80-1.00) over 8 requests" in rule.reason
+    assert "2.29 (2.29-2.29) was predicted" in rule.reason
+    assert plan.total.num_enabled == 1
+    assert plan.total.decode_time_change.estimate == 0.0, "all traffic is served at T = 0.7"
+    assert plan.verdict == "enable some"
+
+
+def test_an_interval_wholly_below_the_predicted_bound_disables_although_above_one(inputs, draft):
+    plan = apply_confirmation(draft, [measured(BEST, 1.5, 1.4, 1.6)], inputs)
+    assert not one_rule(plan).enabled, "2.29 was predicted, at most 1.6 measured"
+
+
+def test_an_interval_that_reaches_the_predicted_bound_does_not_disable(inputs, draft):
+    plan = apply_confirmation(draft, [measured(BEST, 1.9, 1.4, 2.4)], inputs)
+    assert one_rule(plan).confirmed
+
+
+def test_disabling_one_temperature_shortens_its_neighbours_range(inputs, draft):
+    assert one_rule(draft).temperature_max == 1.0
+    plan = apply_confirmation(draft, [measured(BEST, 0.9, 0.8, 1.0, temperature=1.0)], inputs)
+    assert one_rule(plan).temperature_max == 0.7
+
+
+def test_a_contradicted_rule_moves_to_its_confirmed_runner_up(inputs, draft):
+    assert one_rule(draft).runner_up_cell == list(SECOND)
+    cells = [measured(BEST, 0.9, 0.8, 1.0), measured(SECOND, 2.0, 1.9, 2.1)]
+    rule = one_rule(apply_confirmation(draft, cells, inputs))
+    assert (rule.enabled, rule.confirmed) == (True, True)
+    assert (rule.drafter.exit_layer, rule.draft.length) == SECOND
+    assert rule.speedup.estimate == pytest.approx(32 / (10 * 1.5 + 1.25), rel=1e-6)
+    assert rule.measured_speedup.estimate == 2.0
+    assert "L=1, k=3 measured 0.90" in rule.reason
+    assert "moved to L=1, k=2: predicted 1.97" in rule.reason
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        (measured(SECOND, 1.02, 0.95, 1.1), "its lower bound lies below 1"),
+        (measured(SECOND, 1.2), "one request gives no bound"),
+        (measured(SECOND, 1.2, 1.1, 1.3), "far below the 1.97 predicted for it"),
+        (measured((2, 3), 2.0, 1.9, 2.1), "not the runner-up"),
+        (measured(SECOND, 2.0, 1.9, 2.1, temperature=1.0), "decoded at another temperature"),
+        (measured(SECOND, 2.0, 1.9, 2.1, task="math"), "decoded in another bucket"),
+    ],
+)
+def test_a_runner_up_that_does_not_hold_is_not_used(inputs, draft, second, why):
+    plan = apply_confirmation(draft, [measured(BEST, 0.9, 0.8, 1.0), second], inputs)
+    assert not one_rule(plan).enabled, why
+
+
+def test_a_disabled_rule_shows_what_was_measured(tmp_path):
+    inputs = load_plan_inputs(make_run(tmp_path / "run", asks(24, accept=0.0)))
+    draft = build_plan(inputs, PlanSettings())
+    cell = (1, 1)
+    plan = apply_confirmation(draft, [measured(cell, 0.8, 0.78, 0.82)], inputs)
+    rule = one_rule(plan)
+    assert (rule.enabled, rule.confirmed) == (False, True)
+    assert rule.reason.endswith("measured 0.80 (0.78-0.82) over 8 requests")
+
+
+def test_a_measured_gain_does_not_enable_what_was_not_predicted(tmp_path):
+    inputs = load_plan_inputs(make_run(tmp_path / "run", asks(24, accept=0.0)))
+    draft = build_plan(inputs, PlanSettings())
+    plan = apply_confirmation(draft, [measured((1, 1), 1.3, 1.2, 1.4)], inputs)
+    assert not one_rule(plan).enabled
+
+
+def test_a_rule_on_its_parents_evidence_can_move_too(tmp_path):
+    log = [*asks(30), Ask(prompt=600), Ask(prompt=700)]
+    inputs = load_plan_inputs(make_run(tmp_path / "run", log))
+    draft = build_plan(inputs, PlanSettings())
+    thin = [
+        MeasuredCell(
+            task="code",
+            context_min=512,
+            temperature=0.7,
+            exit_layer=cell[0],
+            draft_length=cell[1],
+            speedup=speedup,
+            num_requests=2,
+        )
+        for cell, speedup in [
+            (BEST, Interval(estimate=0.9, low=0.8, high=1.0)),
+            (SECOND, Interval(estimate=2.0, low=1.9, high=2.1)),
+        ]
+    ]
+    rule = one_rule(apply_confirmation(draft, thin, inputs), context_min=512)
+    assert (rule.enabled, rule.evidence) == (True, "parent")
+    assert (rule.drafter.exit_layer, rule.draft.length) == SECOND
+
+
+@pytest.mark.parametrize(
+    ("found", "enabled", "wrong"),
+    [
+        (Interval(estimate=0.99), True, True),
+        (Interval(estimate=0.99), False, False),
+        (Interval(estimate=1.0), True, False),
+        (Interval(estimate=1.05, low=1.0, high=1.1), True, True),
+        (Interval(estimate=1.1, low=1.0, high=1.2), True, False),
+        (Interval(), True, False),
+    ],
+)
+def test_contradiction(found, enabled, wrong):
+    """Predicted 1.3 (1.2-1.4); equal to the lower bound is not below it."""
+    predicted = Interval(estimate=1.3, low=1.2, high=1.4)
+    assert contradicts(found, predicted, enabled=enabled) is wrong
