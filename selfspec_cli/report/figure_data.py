@@ -216,7 +216,7 @@ def _rows_of(rule: Rule, rows: pd.DataFrame) -> pd.DataFrame:
         (rows["task"] == rule.task)
         & (rows["prompt_tokens"] >= rule.context_min)
         & (rows["prompt_tokens"] < top)
-        & rows["temperature"].between(rule.temperature_min, rule.temperature_max)
+        & (rows["temperature"] == rule.temperature_min)  # the measured end of its range
         & (rows["exit_layer"] == rule.drafter.exit_layer)
         & (rows["draft_length"] == rule.draft.length)
     )

@@ -94,7 +94,7 @@ def _row(rule: Rule, scale: Scale) -> RuleRow:
 
 def _parts(rule: Rule) -> tuple[str, str, str]:
     low, high = rule.temperature_min, rule.temperature_max
-    degrees = f"T={low:g}" if low == high else f"T={low:g} to {high:g}"
+    degrees = f"T={low:g}" if low == high else f"T={low:g} to below {high:g}"
     return shown(rule.task), context_label(rule.context_min, rule.context_max), degrees
 
 

@@ -1,0 +1,50 @@
+"""One small run for all tests of the report; who changes it takes a copy."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from report_helpers import make_run
+
+from selfspec_cli.report.view import ReportView, build_view
+from selfspec_cli.report.write import write_report
+
+HOSTILE = {
+    "</script><script>document.title='owned'</script>": 0.9,
+    '<img src=x onerror="document.title=1">{{7*191}} ${7*191}': 0.5,
+    "a\"b'c&d": 0.2,
+    "=cmd|' /C calc'!A0": 0.2,
+    "résumé 中文 \x1b[31m \u202e": 0.2,
+    "../../escape": 0.2,
+}
+"""Task labels that attack a page, a spreadsheet, a terminal or a file system."""
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory) -> Path:
+    """A complete run with its report; two tasks, one of which pays."""
+    folder = make_run(tmp_path_factory.mktemp("runs") / "tiny")
+    write_report(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_view(tiny_run) -> ReportView:
+    """The view of that run."""
+    return build_view(tiny_run)
+
+
+@pytest.fixture(scope="session")
+def hostile_run(tmp_path_factory) -> Path:
+    """A run whose labels are markup, formulas and control characters, with its report."""
+    folder = make_run(
+        tmp_path_factory.mktemp("runs") / "hostile", HOSTILE, requests_per_task=3, tokens=12
+    )
+    write_report(folder)
+    return folder
+
+
+@pytest.fixture
+def own_run(tiny_run, tmp_path) -> Path:
+    """A copy to change."""
+    return Path(shutil.copytree(tiny_run, tmp_path / "run"))
