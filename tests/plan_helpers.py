@@ -111,7 +111,7 @@ def make_run(folder, requests, *, costs=None, layers=(1, 2, 3), beyond=(), facts
         provenance=provenance,
         dtype="float32",
         seeds={"run": 0},
-        date="2026-01-31",
+        template_time="2026-01-31T10:00:00",
     )
     for name, table in tables.items():
         write_table(table, run.artefact(name))

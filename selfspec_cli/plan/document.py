@@ -30,7 +30,10 @@ class ModelFacts(_Part):
     revision: str | None = Field(default=None, description="Hash of config and weights.")
     num_layers: int
     dtype: str
-    tokenizer_hash: str | None = None
+    tokenizer_hash: str | None = Field(default=None, description="Of the model's own tokenizer.")
+    tokenizer_override: str | None = Field(
+        default=None, description="Tokenizer used in place of the model's own; it wins."
+    )
 
 
 class CostSource(_Part):
@@ -297,6 +300,9 @@ class PlanDocument(_Part):
     rules: list[Rule]
     warnings: list[str] = Field(
         default_factory=list, description="Edge of range, unstable timing, partial window ..."
+    )
+    origins: dict[str, str] = Field(
+        default_factory=dict, description="Where each kind of number comes from."
     )
     measurement_hash: str
     analysis_hash: str

@@ -71,6 +71,7 @@ def _model(manifest: Mapping[str, Any]) -> ModelFacts:
         num_layers=len(manifest["stages"]["cost"]["layer_kinds"]),
         dtype=str(manifest.get("dtype") or "unknown"),
         tokenizer_hash=found.get("tokenizer_sha256"),
+        tokenizer_override=(manifest.get("config") or {}).get("tokenizer"),
     )
 
 
@@ -149,7 +150,8 @@ def _num_defaulted(requests: pd.DataFrame) -> int | None:
 
 
 def _date(run: RunDir, manifest: Mapping[str, Any]) -> str:
-    if manifest.get("date"):
-        return str(manifest["date"])[:10]
+    begun = manifest.get("template_time")  # when the run began, as its chat templates saw it
+    if begun:
+        return str(begun)[:10]
     written = run.artefact("observations.parquet").stat().st_mtime
     return datetime.fromtimestamp(written, UTC).date().isoformat()

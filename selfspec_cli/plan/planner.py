@@ -64,11 +64,25 @@ def assemble(rules: Sequence[Rule], basis: Basis) -> PlanDocument:
         total=total_of(ranged, basis),
         rules=ranged,
         warnings=warnings_of(ranged, basis),
+        origins=_origins(basis),
         measurement_hash=inputs.facts.measurement_hash,
         analysis_hash=settings.analysis_hash,
     )
     # `global` is a keyword of the language, so the field cannot be named in the call.
     return document.model_copy(update={"global_": global_cells(basis.pools, basis.judge)})
+
+
+def _origins(basis: Basis) -> dict[str, str]:
+    """Where each kind of number comes from: acceptance from this log, costs from a clock."""
+    facts = basis.inputs.facts
+    counted = ", ".join(f"{n} {source}" for source, n in sorted(facts.traces.sources.items()))
+    costs = facts.measured_on.costs
+    return {
+        "acceptance": f"replayed requests of this log ({counted or 'no path'})",
+        "costs": f"timed parts and rounds on random tokens ({costs.source})",
+        "speedup": "path walk over those acceptances, priced with those costs",
+        "measured_speedup": "real decodes of this log's requests",
+    }
 
 
 def _traces(basis: Basis) -> TraceFacts:

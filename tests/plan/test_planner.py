@@ -335,6 +335,25 @@ def test_tables_with_a_lost_request_are_an_error_that_names_the_path(tmp_path):
         basis_of(torn, PlanSettings())
 
 
+def test_the_plan_says_where_its_numbers_come_from(tmp_path):
+    """B09: acceptance from replayed rows only, costs from a clock; A41: which tokenizer."""
+    plan = plan_of(tmp_path, asks(3))
+    assert plan.origins["acceptance"] == "replayed requests of this log (3 regenerated)"
+    assert "this run" in plan.origins["costs"]
+    assert plan.traces.date == "2026-01-31"
+    assert (plan.model.num_layers, plan.model.dtype, plan.model.tokenizer_override) == (
+        4,
+        "float32",
+        None,
+    )
+
+
+def test_a41_another_tokenizer_is_recorded_in_the_plan(tmp_path):
+    run = make_run(tmp_path / "run", asks(3))
+    run.update(config={**run.manifest["config"], "tokenizer": "other-tokenizer"})
+    assert plan_run(run).model.tokenizer_override == "other-tokenizer"
+
+
 def test_no_number_of_a_plan_is_nan(tmp_path):
     plan = plan_of(tmp_path, [*asks(24), *asks(3, task="one", tokens=1), *asks(1, task="two")])
     flat = pd.json_normalize(plan.model_dump(mode="json"), record_path="rules")
