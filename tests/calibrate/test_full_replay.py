@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from calibrate_helpers import (
+    FINISHED,
     assert_same_numbers,
     assert_whole,
     command,
@@ -37,7 +38,7 @@ def trace(tmp_path_factory):
 def swept(tiny_checkpoint, trace, tmp_path_factory):
     """The whole grid of the tiny model, decoded without a break."""
     folder = tmp_path_factory.mktemp("swept")
-    assert run_cli(*command(tiny_checkpoint, trace, folder, *DECODE, config_text=GRID)) == 0
+    assert run_cli(*command(tiny_checkpoint, trace, folder, *DECODE, config_text=GRID)) in FINISHED
     return folder / "run"
 
 
@@ -90,7 +91,7 @@ def test_a_killed_sweep_goes_on_with_its_cells(tiny_checkpoint, trace, swept, tm
 
     (run / ".sweep.csv.99.tmp").write_text("half")  # what a kill while writing leaves behind
     before = shutil.copytree(run, tmp_path / "copy")
-    assert run_cli(*argv) == 0
+    assert run_cli(*argv) in FINISHED
     assert_whole(run)
     assert_same_numbers(run, swept)
     seconds = read_table(run / "sweep.csv")["seconds"].tolist()
@@ -103,7 +104,7 @@ def test_a_killed_sweep_goes_on_with_its_cells(tiny_checkpoint, trace, swept, tm
 def test_the_widest_gaps_are_printed(tiny_checkpoint, trace, swept, capsys):
     capsys.readouterr()
     argv = command(tiny_checkpoint, trace, swept.parent, *DECODE, config_text=GRID)
-    assert run_cli(*argv) == 0
+    assert run_cli(*argv) in FINISHED
     out = capsys.readouterr().out
     assert f"{CELLS} cells decoded in full" in out
-    assert "Lossless: all 114 greedy decodes equal plain decoding." in " ".join(out.split())
+    assert "114 of 114 greedy decodes equal plain decoding." in " ".join(out.split())

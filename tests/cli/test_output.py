@@ -18,6 +18,7 @@ LABELS = (
     "esc\x1b[31mred", "tab\there", "[bold]loud[/bold]", "[/red]", "\u202egnp", "r\u00e9sum\u00e9",
     "re\u0301sume\u0301", "../../escape", "bell\x07", "two\nlines", "<script>alert(1)</script>",
 )  # fmt: skip
+PLANNED = (0, 3)  # 3: a plan was written, but so few requests are no evidence
 CONFIG = """
 exit_layers: 1,3
 draft_lengths: 2
@@ -49,7 +50,7 @@ def argv(tiny_checkpoint, tmp_path_factory):
     (folder / "c.yaml").write_text(CONFIG, encoding="utf-8")
     command = ["calibrate", "-c", folder / "c.yaml", "-m", tiny_checkpoint, "-t", trace]
     command += ["-o", folder / "run"]
-    assert run_cli(*command) == 0
+    assert run_cli(*command) in PLANNED
     return [str(part) for part in command]
 
 
@@ -60,7 +61,7 @@ def controls(text):
 
 def test_labels_are_shown_and_never_obeyed(argv, capsys):
     capsys.readouterr()
-    assert run_cli(*argv) == 0
+    assert run_cli(*argv) in PLANNED
     out, err = capsys.readouterr()
     assert controls(out) == [], f"raw control characters on stdout: {controls(out)}"
     assert controls(err) == []
@@ -105,7 +106,7 @@ def _run(argv):
 
 def test_json_is_exactly_one_strict_document(argv, capsys):
     capsys.readouterr()
-    assert run_cli(*argv, "--json") == 0
+    assert run_cli(*argv, "--json") in PLANNED
     document = strict(capsys.readouterr().out)
     assert document["speculative_decodes_to_rank"] == 0
     tasks = {row["task"] for row in document["best"]}
@@ -133,7 +134,7 @@ def test_d17_a_locale_of_ascii_ends_no_run(argv, repo):
         capture_output=True,
         check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr.decode("ascii", "replace")[-800:]
+    assert done.returncode in PLANNED, done.stderr.decode("ascii", "replace")[-800:]
     out = done.stdout.decode("ascii")
     assert "r\\xe9sum\\xe9" in out
     assert "\x1b" not in out
@@ -142,11 +143,11 @@ def test_d17_a_locale_of_ascii_ends_no_run(argv, repo):
 def test_results_and_progress_do_not_mix(argv, tmp_path, capsys):
     """stdout holds results, stderr progress; -q silences the latter."""
     capsys.readouterr()
-    assert run_cli(*argv, "--json") == 0
+    assert run_cli(*argv, "--json") in PLANNED
     out, err = capsys.readouterr()
     assert strict(out)
     assert "complete" in err
-    assert run_cli(*argv, "-q", "--json") == 0
+    assert run_cli(*argv, "-q", "--json") in PLANNED
     assert capsys.readouterr().err == ""
 
 
@@ -167,7 +168,7 @@ def test_what_is_not_printable_becomes_an_escape(text, shown):
 def test_the_table_fits_a_terminal_of_80_columns(argv, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     capsys.readouterr()
-    assert run_cli(*argv) == 0
+    assert run_cli(*argv) in PLANNED
     lines = capsys.readouterr().out.splitlines()
     columns = {line: sum(not unicodedata.combining(c) for c in line) for line in lines}
     widest = max(lines, key=columns.__getitem__)
