@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report_helpers import make_run
+from report_runs import make_run
 
 from selfspec_cli.report.view import ReportView, build_view
 from selfspec_cli.report.write import write_report

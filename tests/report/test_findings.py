@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from report_helpers import make_run
+from report_runs import make_run
 
 from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
 from selfspec_cli.plan.document import GlobalCell, Interval, Textbook

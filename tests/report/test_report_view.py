@@ -4,7 +4,7 @@ import shutil
 
 import pandas as pd
 import pytest
-from report_helpers import LAYERS, LENGTHS, make_run
+from report_runs import LAYERS, LENGTHS, make_run
 
 from selfspec_cli.errors import PlanError, RunDirError, StorageError
 from selfspec_cli.report.figure_view import COSTS, MAP, MEASURED, POSITIONS
