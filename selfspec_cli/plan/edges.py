@@ -24,18 +24,26 @@ class Edge:
 
 
 def edge_warnings(basis: Basis) -> list[str]:
-    """Return one warning an edge: how many buckets end there, and what lies beyond.
+    """Return one warning an edge: whose best cell is there, and what lies beyond.
 
-    Nothing is said where layers beyond the edge were observed and none of them is better, nor
-    where the range cannot go on (one layer, one draft token, the last layer but one).
+    Asked of every bucket with enough requests of its own and of all tasks at each temperature: the
+    best cell of a few requests is noise. Nothing is said where layers beyond the edge were observed
+    and none of them is better, nor where the range cannot go on (one layer, one draft token, the
+    last layer but one).
     """
     found: dict[Edge, list[tuple[Pool, str]]] = defaultdict(list)
-    for pool in basis.pools.own.values():
+    for pool in _asked(basis):
         for edge in _edges(pool, basis.inputs):
             told = _beyond(pool, edge, basis.inputs)
             if told is not None:
                 found[edge].append((pool, told))
     return [_warning(edge, found[edge]) for edge in sorted(found, key=lambda e: (e.what, e.value))]
+
+
+def _asked(basis: Basis) -> list[Pool]:
+    least = basis.judge.settings.min_requests
+    own = [pool for pool in basis.pools.own.values() if pool.evidence.num_groups >= least]
+    return [*own, *basis.pools.all.values()]
 
 
 def _edges(pool: Pool, inputs: PlanInputs) -> list[Edge]:
@@ -83,9 +91,14 @@ def _beyond(pool: Pool, edge: Edge, inputs: PlanInputs) -> str | None:
 
 
 def _warning(edge: Edge, found: Sequence[tuple[Pool, str]]) -> str:
-    names = "; ".join(f"{pool.name}: {told}" for pool, told in found[:MAX_NAMES])
-    more = f"; and {len(found) - MAX_NAMES} more" if len(found) > MAX_NAMES else ""
-    return (
-        f"the best cell of {text.count(len(found), 'bucket')} is at the {edge.side} "
-        f"{edge.what} swept, {edge.value} ({names}{more}); widen the range"
-    )
+    """Pools with the same story are named together."""
+    stories: dict[str, list[str]] = defaultdict(list)
+    for pool, told in found:
+        stories[told].append(pool.name)
+    told = "; ".join(f"{_names(names)}: {story}" for story, names in stories.items())
+    return f"the best cell is at the {edge.side} {edge.what} swept, {edge.value} ({told})"
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return " / ".join(names[:MAX_NAMES]) + more

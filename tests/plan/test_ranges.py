@@ -64,9 +64,15 @@ def test_the_observed_window_is_stated(tmp_path):
 def test_edges_of_the_sweep_are_told_once_with_how_many_buckets(tmp_path):
     log = [*asks(20), *asks(20, task="b"), *asks(20, task="c"), *asks(20, task="d")]
     (warning,) = [w for w in plan_of(tmp_path, log).warnings if "draft length swept" in w]
-    assert "the best cell of 4 buckets is at the last draft length swept, 3" in warning
-    assert "and 1 more" in warning
-    assert "nothing was observed beyond it" in warning
+    assert "the best cell is at the last draft length swept, 3" in warning
+    assert "and 2 more: nothing was observed beyond it" in warning  # four buckets, all tasks
+
+
+def test_the_best_cell_of_a_few_requests_is_no_reason_to_widen(tmp_path):
+    """All tasks together have enough and are told; the thin buckets are not."""
+    log = [*asks(12), *asks(12, task="b")]
+    (warning,) = [w for w in plan_of(tmp_path, log).warnings if "swept" in w]
+    assert "(all tasks at T=0.7: nothing was observed beyond it)" in warning
 
 
 def test_no_edge_where_the_range_cannot_go_on(tmp_path):
