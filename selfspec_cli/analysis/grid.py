@@ -148,7 +148,7 @@ def _with_speedups(table: pd.DataFrame, rows: pd.DataFrame, log_sd: Floats) -> p
         cells = plain.columns.to_numpy()
         ratios = jackknife_ratios(plain.to_numpy(), fast.to_numpy(), extra_log_sd=log_sd[cells])
         result.loc[cells, names] = np.stack([ratios.estimate, ratios.low, ratios.high], axis=1)
-        if bucket["prefill_seconds"].notna().all():
+        if "prefill_seconds" in bucket and bucket["prefill_seconds"].notna().all():
             prefill = _by_group(bucket, "prefill_seconds").sum()
             ratio = (plain.sum() + prefill) / (fast.sum() + prefill)
             result.loc[cells, "predicted_request_speedup"] = ratio.to_numpy()

@@ -33,6 +33,8 @@ FINALIST_CHANCE = 0.25  # that parts do not add up: rare on a quiet machine, usu
 FINALIST_CONTEXTS = 3
 PLAIN_RUNS = 2  # of a path that up to three cells are confirmed on
 WALK_SECONDS_A_ROW = 2e-4  # pricing, buckets and intervals of one (path, L, k), pandas and numpy
+PLAN_SECONDS_A_ROW = 2.5e-4  # evidence and sampled walks, before and after confirmation
+ANALYSIS_SECONDS = 0.4  # of walk, and of plan, however few rows: resampled costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,8 @@ def estimate(prepared: Prepared, progress: Progress) -> Estimate:
         "load": load_seconds,
         "observe": _observe_seconds(probe, recorded, rest, config.observe_batch),
         "cost": _cost_seconds(plan, probe),
-        "walk": len(jobs) * num_cells * WALK_SECONDS_A_ROW,
+        "walk": ANALYSIS_SECONDS + len(jobs) * num_cells * WALK_SECONDS_A_ROW,
+        "plan": ANALYSIS_SECONDS + len(jobs) * num_cells * PLAN_SECONDS_A_ROW,
     }
     decoding = _sweep_seconds if config.sweep == "decode" else _confirm_seconds
     seconds[_decoding_name(prepared)] = sum(

@@ -234,6 +234,8 @@ def test_grid_request_speedup_lies_between_one_and_the_decode_speedup(table, req
 
 def test_grid_request_speedup_is_missing_where_a_prefill_is(table, requests, surfaces):
     """Files of earlier versions hold no prefill; a part of it would understate the time."""
+    older = build_grid(table.drop(columns="prefill_seconds"), requests, surfaces, EDGES)
+    assert older["predicted_request_speedup"].isna().all()
     for gaps in (slice(None), slice(0, 1)):
         holed = table.assign(prefill_seconds=50.0)
         holed.loc[holed.index[gaps], "prefill_seconds"] = np.nan
