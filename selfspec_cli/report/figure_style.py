@@ -14,10 +14,10 @@ SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 """Okabe and Ito (2008): told apart with any colour vision; markers repeat the message."""
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = (4, 3)  # of every line that is a reference, not a measurement
-FASTER, EVEN, SLOWER = "#0072b2", "#f4f4f2", "#d55e00"
+FASTER, EVEN, SLOWER = "#0073b3", "#f4f4f2", "#d55e00"  # of cells, the same in any theme
 CELL_DARK, CELL_LIGHT = "#111418", "#fdfdfd"  # on coloured cells, whatever the theme
 PX_PER_PT = 1.62  # on the page: nine points of text are then as large as the captions
-_VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)"}
+_VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)", SERIES[0]: "var(--first)"}
 
 RC: "dict[Any, Any]" = {
     "text.parse_math": False,  # a label with dollar signs is no formula

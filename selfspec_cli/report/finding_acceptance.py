@@ -51,7 +51,7 @@ def low_acceptance(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             code="low_acceptance",
             symptom="Too few drafted tokens are accepted.",
-            evidence=f"{scope(rules)}. {rule_label(first)}: at L={first.drafter.exit_layer} "
+            evidence=f"{scope(rules)}. {rule_label(first)}: at L={first.drafter.exit_layer}, "
             f"{percent(first.acceptance_rate_tested)} of the tested drafts are accepted, "
             f"{_needed(first)}.",
             cause="The first layers do not predict the whole model on this text.",
