@@ -17,7 +17,12 @@ DASHES = (4, 3)  # of every line that is a reference, not a measurement
 FASTER, EVEN, SLOWER = "#0073b3", "#f4f4f2", "#d55e00"  # of cells, the same in any theme
 CELL_DARK, CELL_LIGHT = "#111418", "#fdfdfd"  # on coloured cells, whatever the theme
 PX_PER_PT = 1.62  # on the page: nine points of text are then as large as the captions
-_VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", LINE: "var(--line)", SERIES[0]: "var(--first)"}
+_VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    LINE: "var(--line)",
+    SERIES[0]: "var(--first)",
+}
 
 RC: "dict[Any, Any]" = {
     "text.parse_math": False,  # a label with dollar signs is no formula
