@@ -16,6 +16,7 @@ from selfspec_cli.calibrate.cost_stage import cost_plan, run_cost
 from selfspec_cli.calibrate.finalist_stage import ARTEFACT, STAGE, misses, run_finalists
 from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options, template_time
 from selfspec_cli.calibrate.observe_stage import run_observe
+from selfspec_cli.calibrate.plan_stage import STAGE as PLAN_STAGE
 from selfspec_cli.calibrate.plan_stage import draft_plan, finish_plan
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.calibrate.sweep_stage import run_sweep, sweep_points
@@ -39,7 +40,7 @@ from selfspec_cli.engine.load import (
     resolve_folder,
 )
 from selfspec_cli.plan.document import PlanDocument
-from selfspec_cli.plan.inputs import PlanInputs
+from selfspec_cli.plan.files import PLAN_FILE, read_plan
 from selfspec_cli.provenance import collect, model_fingerprint, trace_fingerprint
 from selfspec_cli.replay.setting import Setting
 from selfspec_cli.storage import RunDir, read_table
@@ -83,6 +84,8 @@ class Outcome:
     plan: PlanDocument
     confirm: pd.DataFrame | None
     sweep: pd.DataFrame | None
+    changed: bool = True
+    """Whether this call wrote any file of the run; else its report is current too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,28 +188,32 @@ def _from_files(prepared: Prepared, progress: Progress) -> Outcome:
         read_table(run.artefact(ARTEFACT)) if run.stage_done(STAGE) else None,
     )
     _forget_other_analysis(prepared)
+    current = run.stage_done("walk") and run.stage_done(PLAN_STAGE)
     walk, grid = run_walk(run, config, costs, prepared.observed_layers, progress)
     last = _last_stage(config)
     written = last != "walk" and run.artefact(f"{last}.csv").exists()
     table = read_table(run.artefact(f"{last}.csv")) if written else None
     tables = _Tables(walk=walk, grid=grid, **{last: table} if last != "walk" else {})
-    return _outcome(prepared, costs, tables, draft_plan(run, config))
+    if current:
+        plan = read_plan(run.artefact(PLAN_FILE))
+        return _outcome(prepared, costs, tables, plan, changed=False)
+    plan = finish_plan(run, *draft_plan(run, config), tables.confirm)
+    return _outcome(prepared, costs, tables, plan)
 
 
 def _outcome(
-    prepared: Prepared, costs: Costs, tables: "_Tables", drafted: tuple[PlanInputs, PlanDocument]
+    prepared: Prepared, costs: Costs, tables: _Tables, plan: PlanDocument, *, changed: bool = True
 ) -> Outcome:
-    """Write the plan, now that real decodes had their say."""
-    inputs, draft = drafted
     return Outcome(
         run=prepared.run,
         inputs=prepared.inputs,
         costs=costs,
         walk=tables.walk,
         grid=_in_range(prepared, tables.grid),
-        plan=finish_plan(prepared.run, inputs, draft, tables.confirm),
+        plan=plan,
         confirm=tables.confirm,
         sweep=tables.sweep,
+        changed=changed,
     )
 
 
@@ -219,7 +226,8 @@ def _forget_other_analysis(prepared: Prepared) -> None:
     """Mark the walk's tables stale if the analysis keys have changed since."""
     run, wanted = prepared.run, analysis_hash(prepared.config)
     if run.manifest.get("analysis_hash") != wanted:
-        run.set_stage("walk", "stale")
+        for stage in ("walk", PLAN_STAGE):
+            run.set_stage(stage, "stale")
         run.update(analysis_hash=wanted, config=prepared.config.model_dump(mode="json"))
 
 
@@ -248,7 +256,7 @@ def _stages(prepared: Prepared, loaded: LoadedModel, progress: Progress) -> Outc
         )
         confirm = run_confirm(run, config, setting, costs, subject, progress)
     tables = _Tables(walk=walk, grid=grid, confirm=confirm, sweep=sweep)
-    return _outcome(prepared, costs, tables, drafted)
+    return _outcome(prepared, costs, tables, finish_plan(run, *drafted, confirm))
 
 
 def _begin(prepared: Prepared, loaded: LoadedModel, argv: Sequence[str]) -> None:

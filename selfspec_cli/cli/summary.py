@@ -21,16 +21,19 @@ from selfspec_cli.report.write import write_files, write_report
 def print_outcome(outcome: Outcome) -> None:
     """Write the report and print its summary on stdout, one screen that ends in the answer."""
     view = build_view(outcome.run.path)
-    written = write_files(view, outcome.run.path, ("html", "csv"))
+    page = outcome.run.path / "report.html"
+    notice = ""
+    if outcome.changed or not page.exists():
+        notice = write_files(view, outcome.run.path, ("html", "csv")).notice
     console = Console(highlight=False)
     if outcome.sweep is not None:
         compared = compare_sweep(outcome.sweep, outcome.walk)
         if len(compared):
             console.print(_sweep_table(compared))
         console.print(visible(_sweep_line(outcome.sweep)), markup=False)
-    if written.notice:
-        console.print(written.notice, markup=False)
-    print_summary(view, console, written.files[0])
+    if notice:
+        console.print(notice, markup=False)
+    print_summary(view, console, page)
 
 
 def _sweep_line(sweep: pd.DataFrame) -> str:
@@ -78,7 +81,9 @@ def _num_ranked(outcome: Outcome) -> int:
 def outcome_document(outcome: Outcome) -> dict[str, Any]:
     """Write the report and return the outcome as one JSON document."""
     stages = outcome.run.manifest["stages"]
-    report = write_report(outcome.run.path)
+    report = outcome.run.path / "report.html"
+    if outcome.changed or not report.exists():
+        report = write_report(outcome.run.path)
     document: dict[str, Any] = {
         "schema_version": outcome.run.manifest["schema_version"],
         "run": outcome.run.path.name,

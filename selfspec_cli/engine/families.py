@@ -89,8 +89,12 @@ COMPOSITE = {"gemma3": "gemma3_text"}
 """Checkpoints that hold a family of the table as their text part, by their own model type."""
 
 
-def family_of(model_type: str) -> Family:
+def family_of(model_type: str, where: str = "") -> Family:
     """Return the table entry for a `config.model_type`, or that of its text part.
+
+    Args:
+        model_type: of the checkpoint.
+        where: where it was found, for the message.
 
     Raises:
         FamilyError: the family is not in the table; the message names near ones and all known.
@@ -103,5 +107,6 @@ def family_of(model_type: str) -> Family:
     guess = f" Did you mean a {near[0]} checkpoint?" if near else ""
     raise FamilyError(
         f"model family '{model_type}' is not supported",
+        where=where,
         hint=f"Supported families: {', '.join(known)}.{guess}",
     )

@@ -115,13 +115,13 @@ def read_config(options: LoadOptions) -> Any:
         raw, _ = transformers.PreTrainedConfig.get_config_dict(folder, **_gguf(options))
         # First, since the library cannot read every family's configuration without foreign code.
         if isinstance(raw, dict) and raw.get("model_type"):
-            family_of(str(raw["model_type"]))
+            family_of(str(raw["model_type"]), f"-m {options.model}")
         config = _text_part(transformers.AutoConfig.from_pretrained(folder, **_gguf(options)))
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"cannot read a model configuration: {_first_line(error)}", where=f"-m {options.model}"
         ) from None
-    family_of(config.model_type)
+    family_of(config.model_type, f"-m {options.model}")
     layers = int(config.num_hidden_layers)
     if layers < MIN_LAYERS:
         raise ModelError(

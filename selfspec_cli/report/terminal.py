@@ -46,12 +46,16 @@ def summary_lines(view: ReportView, report: Path | None = None) -> Group:
 
 def _table(view: ReportView) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("bucket", no_wrap=True)
-    for name in ("rule", "L", "k", "speedup (95 %)", "measured", "accepted", "needed", "n"):
-        table.add_column(name, justify="right", no_wrap=True)
     rows = view.rules if len(view.rules) <= MAX_ROWS else view.rules[: MAX_ROWS - 1]
-    for row in rows:
-        table.add_row(*_cells(row))
+    cells = [_cells(row) for row in rows]
+    names = ("rule", "L", "k", "speedup (95 %)", "measured", "accepted", "needed", "n")
+    table.add_column("bucket", no_wrap=True)
+    for at, name in enumerate(names, start=1):
+        # A narrow terminal cuts the bucket's name, never a number.
+        width = max(len(name), *(len(row[at]) for row in cells)) if cells else len(name)
+        table.add_column(name, justify="right", no_wrap=True, min_width=width)
+    for row in cells:
+        table.add_row(*row)
     if hidden := len(view.rules) - len(rows):
         table.add_row(Text(f"... and {hidden} more in report.html"))
     return table
@@ -86,7 +90,8 @@ def _facts(view: ReportView) -> Iterator[str]:
     if view.confirmation is not None:
         yield _confirmed(view)
     if view.findings:
-        names = ", ".join(finding.code.replace("_", " ") for finding in view.findings)
+        codes = dict.fromkeys(finding.code for finding in view.findings)
+        names = ", ".join(code.replace("_", " ") for code in codes)
         yield f"Findings: {names}."
 
 

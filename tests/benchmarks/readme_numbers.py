@@ -17,7 +17,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 README = HERE.parent.parent / "README.md"
 RESULTS = HERE / "results"
-BLOCK = re.compile(r"(?P<head><!-- numbers: (?P<name>[a-z_]+) -->\n).*?(?P<tail><!-- end -->)", re.S)
+BLOCK = re.compile(
+    r"(?P<head><!-- numbers: (?P<name>[a-z_]+) -->\n).*?(?P<tail><!-- end -->)", re.S
+)
 
 
 def filled(text: str, results: Path = RESULTS) -> str:
@@ -54,11 +56,11 @@ def evidence_table(document: Mapping[str, Any]) -> str:
         ("predicted ÷ measured - 1, median", lambda r: percent(r["median_error"])),
         ("worst", lambda r: percent(r["worst_error"])),
         ("greedy decodes equal", lambda r: f"{r['greedy_equal']} of {r['greedy_decodes']}"),
-        ("cost model error", lambda r: listed(f"{n} {percent(e)}" for n, e in r["cost_error"].items())),
+        ("cost model error", lambda r: by_law(r["cost_error"])),
     )  # fmt: skip
-    head = "| | " + " | ".join(run["label"] for run in runs) + " |\n|---" * 1 + "|---" * len(runs)
+    head = "| | " + " | ".join(run["label"] for run in runs) + " |"
     lines = [f"| {name} | " + " | ".join(tell(run) for run in runs) + " |" for name, tell in rows]
-    return "\n".join([head + "|", *lines]) + "\n"
+    return "\n".join([head, "|---" * (len(runs) + 1) + "|", *lines]) + "\n"
 
 
 def predicted_table(document: Mapping[str, Any]) -> str:
@@ -81,8 +83,8 @@ def cost_table(document: Mapping[str, Any]) -> str:
     ]
     for run in document["runs"]:
         lines += [
-            f"| {run['label']} | {c['exit_layer']} | {c['share']:.2f} | {c['c']:.2f} | {c['v4']:.2f} "
-            f"| {number(run['floor_ratio'])} |"
+            f"| {run['label']} | {c['exit_layer']} | {c['share']:.2f} | {c['c']:.2f} "
+            f"| {c['v4']:.2f} | {number(run['floor_ratio'])} |"
             for c in run["costs"]
         ]
     return "\n".join(lines) + "\n"
@@ -131,6 +133,11 @@ def change(value: Mapping[str, float | None]) -> str:
     if value["low"] is None:
         return f"{value['estimate']:+.1%}"
     return f"{value['estimate']:+.1%} ({value['low']:+.1%} to {value['high']:+.1%})"
+
+
+def by_law(errors: Mapping[str, float | None]) -> str:
+    """`greedy 1.5%, sampled 0.9%`."""
+    return listed(f"{law} {percent(error)}" for law, error in errors.items())
 
 
 def counts(values: Mapping[str, int]) -> str:

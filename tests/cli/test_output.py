@@ -65,6 +65,9 @@ def test_labels_are_shown_and_never_obeyed(argv, capsys):
     out, err = capsys.readouterr()
     assert controls(out) == [], f"raw control characters on stdout: {controls(out)}"
     assert controls(err) == []
+    assert run_cli("plan", argv[argv.index("-o") + 1]) == 0  # every rule, not the largest ten
+    out += capsys.readouterr().out
+    assert controls(out) == [], f"raw control characters on stdout: {controls(out)}"
     for shown in ("esc\\x1b[31mred", "tab\\there", "[bold]loud[/bold]", "[/red]", "\\u202egnp",
                   "two\\nlines"):  # fmt: skip
         assert shown in out, f"{shown} is not on the screen:\n{out}"
