@@ -155,7 +155,7 @@ class Draft(_Part):
 
 
 class GainAt(_Part):
-    """What the best cell would bring if acceptance rose to a value (closed form)."""
+    """What the best cell of all layers would bring if acceptance rose to a value (closed form)."""
 
     acceptance: float
     exit_layer: int

@@ -143,7 +143,7 @@ def cell_numbers(own: Pool, pool: Pool, cell: Cell, basis: Basis) -> dict[str, o
         "acceptance_rate_tested": acceptance,
         "break_even_acceptance": needed,
         "break_even_by_layer": what_it_takes.by_layer(own, layers),
-        "gain_at": what_it_takes.gains(own, cell[0]),
+        "gain_at": what_it_takes.gains(own, layers),
         "textbook": what_it_takes.textbook(acceptance, cell, num_layers, estimate),
         "slow_share": tail.slow_share,
         "slow_share_high": tail.slow_share_high,

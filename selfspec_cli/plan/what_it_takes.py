@@ -3,7 +3,7 @@
 Closed forms with measured costs: information for people, never the decision.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -54,16 +54,33 @@ def by_layer(pool: Pool, exit_layers: Sequence[int]) -> list[BreakEven]:
     return rows
 
 
-def gains(pool: Pool, exit_layer: int) -> list[GainAt]:
-    """Return what this layer would bring, at its best draft length, were acceptance higher."""
-    draft, rest = layer_costs(pool, exit_layer)
-    if not rest or not np.isfinite(draft):
-        return []
-    found = [(a, *break_even.speedup_at(a, draft, rest, 0.0)) for a in ACCEPTANCES]
-    return [
-        GainAt(acceptance=acceptance, exit_layer=exit_layer, draft_length=k, speedup=speedup)
-        for acceptance, k, speedup in found
-    ]
+def gains(pool: Pool, exit_layers: Sequence[int]) -> list[GainAt]:
+    """Return what the best cell would bring, were that share of tested drafts accepted.
+
+    Every layer is asked, not only the one that is best at today's acceptance: a shallow exit that
+    agrees as often is cheaper. Ties go to the smaller layer.
+    """
+    costs = {layer: layer_costs(pool, layer) for layer in exit_layers if _has(pool, layer)}
+    usable = {
+        layer: (draft, rest)
+        for layer, (draft, rest) in costs.items()
+        if rest and np.isfinite(draft)
+    }
+    return [_best_at(acceptance, usable) for acceptance in ACCEPTANCES if usable]
+
+
+def _has(pool: Pool, layer: int) -> bool:
+    return any(at == layer for at, _ in pool.cells)
+
+
+def _best_at(acceptance: float, costs: Mapping[int, tuple[float, dict[int, float]]]) -> GainAt:
+    found = {
+        layer: break_even.speedup_at(acceptance, draft, rest, 0.0)
+        for layer, (draft, rest) in costs.items()
+    }
+    best = max(found, key=lambda layer: (found[layer][1], -layer))
+    k, speedup = found[best]
+    return GainAt(acceptance=acceptance, exit_layer=best, draft_length=k, speedup=speedup)
 
 
 def textbook(

@@ -1,7 +1,7 @@
 """What `calibrate` and `report` print: one screen, the answer in its last sentence."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -40,25 +40,31 @@ def print_summary(view: ReportView, console: Console, report: Path | None = None
 def summary_lines(view: ReportView, report: Path | None = None) -> Group:
     """Return at most 24 lines of 100 columns: rules, facts, and the answer."""
     where = view.path / "report.html" if report is None else report
-    lines = [*_facts(view), _answer(view, where)]
+    lines = [*_more(view), *_facts(view), _answer(view, where)]
     return Group(_table(view), *(Text(shown(line)) for line in lines))
 
 
 def _table(view: ReportView) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    rows = view.rules if len(view.rules) <= MAX_ROWS else view.rules[: MAX_ROWS - 1]
-    cells = [_cells(row) for row in rows]
+    cells = [_cells(row) for row in _rows(view)]
     names = ("rule", "L", "k", "speedup (95 %)", "measured", "accepted", "needed", "n")
-    table.add_column("bucket", no_wrap=True)
+    table.add_column("bucket")
     for at, name in enumerate(names, start=1):
         # A narrow terminal cuts the bucket's name, never a number.
         width = max(len(name), *(len(row[at]) for row in cells)) if cells else len(name)
         table.add_column(name, justify="right", no_wrap=True, min_width=width)
     for row in cells:
         table.add_row(*row)
-    if hidden := len(view.rules) - len(rows):
-        table.add_row(Text(f"... and {hidden} more in report.html"))
     return table
+
+
+def _rows(view: ReportView) -> Sequence[RuleRow]:
+    return view.rules if len(view.rules) <= MAX_ROWS else view.rules[: MAX_ROWS - 1]
+
+
+def _more(view: ReportView) -> Iterator[str]:
+    if hidden := len(view.rules) - len(_rows(view)):
+        yield f"... and {hidden} more in report.html"
 
 
 def _cells(row: RuleRow) -> list[Text]:
@@ -74,7 +80,7 @@ def _cells(row: RuleRow) -> list[Text]:
         percent(rule.break_even_acceptance),
         str(rule.num_requests),
     ]
-    return [Text(cell) for cell in cells]
+    return [Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells]
 
 
 def _whole(value: int | None) -> str:

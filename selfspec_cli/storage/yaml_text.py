@@ -81,8 +81,18 @@ def parse_yaml(text: str | bytes, name: str, error: type[SelfspecError] = Storag
 
 
 def dump_yaml(data: object) -> str:
-    """Return `data` (mappings, lists, scalars) as YAML text that `parse_yaml` reads back."""
-    return yaml.dump(data, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=100)
+    """Return `data` (mappings, lists, scalars) as YAML text that `parse_yaml` reads back.
+
+    Innermost mappings and lists stand on one line each: an interval is read at a glance.
+    """
+    return yaml.dump(
+        data,
+        Dumper=Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=100,
+        default_flow_style=None,
+    )
 
 
 def _decode(text: str | bytes, name: str, error: type[SelfspecError]) -> str:

@@ -35,6 +35,7 @@ def facts(label: str, folder: Path) -> dict[str, Any]:
         "cells": run.manifest["stages"]["walk"]["cells"],
         "acceptance_at_15": acceptance(folder),
         **rules(plan),
+        **largest(plan),
         "confirmed_cells": len(summary),
         "median_error": median,
         "worst_error": worst,
@@ -58,6 +59,21 @@ def rules(plan: PlanDocument) -> dict[str, Any]:
         "enabled_layers": sorted({rule.drafter.exit_layer for rule in on}),
         "decode_time_change": plan.total.decode_time_change.model_dump(),
         "sentence": plan.total.sentence,
+    }
+
+
+def largest(plan: PlanDocument) -> dict[str, Any]:
+    """What the bucket with most decode time has, needs, and keeps of the textbook's speedup."""
+    priced = [rule for rule in plan.rules if rule.textbook is not None]
+    if not priced:
+        return {"largest": None, "needed_at_15": None, "had_at_15": None, "textbook_left": None}
+    rule = max(priced, key=lambda one: one.time_share or 0.0)
+    at_15 = next((b for b in rule.break_even_by_layer if b.exit_layer == DEPTH), None)
+    return {
+        "largest": f"{rule.task}, T={rule.temperature_min:g}",
+        "needed_at_15": at_15 and at_15.needed,
+        "had_at_15": at_15 and at_15.observed,
+        "textbook_left": rule.textbook and rule.textbook.discount,
     }
 
 

@@ -47,6 +47,8 @@ def evidence_table(document: Mapping[str, Any]) -> str:
         ("requests, paths", lambda r: f"{r['num_requests']}, {r['num_paths']}"),
         ("cells priced, decodes to rank them", lambda r: f"{r['cells']}, 0"),
         ("tested acceptance at L = 15, k = 1", lambda r: number(r["acceptance_at_15"])),
+        ("needed there to break even, largest bucket", lambda r: number(r["needed_at_15"])),
+        ("left of the textbook's speedup, its best cell", lambda r: number(r["textbook_left"])),
         ("verdict", lambda r: r["verdict"]),
         ("rules on", lambda r: f"{r['enabled']} of {r['rules']}"),
         ("rules by evidence", lambda r: counts(r["by_evidence"])),
