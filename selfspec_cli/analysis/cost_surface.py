@@ -59,6 +59,8 @@ class CostSurface:
     """Seconds a round added by the correction; 0 without."""
     whole: PartSamples | None
     """Whole rounds that replace the sum of parts, or None."""
+    whole_error: Floats | None
+    """Standard error of each of them (s), in their order; NaN where timed once."""
     prefill: tuple[Floats, Floats] | None
     """Timed prompt lengths (tokens) and seconds, [C] each; None where no prefill was timed."""
     _nodes: Nodes
@@ -96,6 +98,7 @@ class CostSurface:
             scale=1.0,
             offset=0.0,
             whole=None,
+            whole_error=None,
             prefill=prefill_curve(rows),
             _nodes=nodes,
             _rounds=round_nodes(nodes, 1.0, 0.0),
@@ -207,16 +210,27 @@ class CostSurface:
         rounds = frame.loc[frame["part"] == ROUND_PART]
         rows = select_rows(rounds, law=self.law, batch=self.batch, engine=self.engine)
         # Rounds may be timed over several visits, so each cell keeps its own mean.
-        mean = rows.groupby(["part", "exit_layer", "positions", "context"], as_index=False).agg(
-            seconds=("seconds", "mean")
-        )
-        return replace(self, whole=read_samples(mean.assign(block=0)))._rebuilt()
+        keys = ["part", "exit_layer", "positions", "context"]
+        cells = rows.groupby(keys)["seconds"].agg(["mean", "sem"]).reset_index()
+        whole = read_samples(cells[keys].assign(seconds=cells["mean"], block=0))
+        error = whole.cells.merge(cells, on=keys, how="left", validate="1:1")["sem"]
+        return replace(self, whole=whole, whole_error=error.to_numpy(dtype=np.float64))._rebuilt()
 
     def resample(self, rng: np.random.Generator) -> "CostSurface":
-        """Return the surface of blocks drawn with replacement, all parts of a block together."""
+        """Return the surface of blocks drawn with replacement, all parts of a block together.
+
+        Whole rounds were timed by cell, some on later visits: each moves by its own error, which
+        no other cell shares.
+        """
         count = len(self.samples.blocks)
         order = rng.integers(0, count, size=count)
-        return replace(self, samples=self.samples.take(order))._rebuilt()
+        drawn = replace(self, samples=self.samples.take(order))
+        if self.whole is not None and self.whole_error is not None:
+            moved = self.whole.seconds + rng.normal(0.0, 1.0, len(self.whole_error))[:, None] * (
+                self.whole_error[:, None]
+            )
+            drawn = replace(drawn, whole=replace(self.whole, seconds=moved))
+        return drawn._rebuilt()
 
     def relative_spread(self) -> dict[str, float]:
         """Return the spread over blocks (sd ÷ mean) of each part, and of whole totals.

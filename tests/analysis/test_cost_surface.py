@@ -322,3 +322,22 @@ def test_whole_round_between_knots_keeps_its_own_context():
     found = float(whole.round_seconds([2], 2, 200)[0])
     assert found == pytest.approx(3 * hand_round(2, 2, 200)[2], rel=1e-12)
     assert CONTEXTS[-1] == whole.context_range[1]
+
+
+def test_whole_rounds_bring_their_own_uncertainty():
+    """Cells that were timed whole move by their own error when blocks are drawn again.
+
+    Their errors are shared by no other cell, so a planner that chose among many cells would take
+    the luckiest one for a gain. The twin, which keeps them fixed, shows no spread at all.
+    """
+    cells = [(3, 4, 16), (3, 4, 128)]
+    rows = pd.concat(
+        [whole_rounds(cells, factor=f).assign(block=b) for b, f in enumerate((0.9, 1.0, 1.1))]
+    )
+    surface = make_surface(cost_rows(factors=(1.0, 1.0, 1.0))).with_whole_rounds(rows)
+    rng = np.random.default_rng(0)
+    drawn = [float(surface.resample(rng).round_seconds([3], 4, 128)[0]) for _ in range(300)]
+    spread = np.std(drawn) / np.mean(drawn)
+    assert spread == pytest.approx(0.1 / np.sqrt(3), rel=0.15), spread  # 300 draws: sd within 4 %
+    once = make_surface().with_whole_rounds(whole_rounds(cells))
+    assert np.isnan(once.resample(rng).round_seconds([3], 4, 128)).all(), "timed once: unknown"
