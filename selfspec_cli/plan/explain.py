@@ -67,8 +67,11 @@ def _acceptance(rule: Rule) -> Iterable[str]:
         f"{text.number(rule.acceptance_rate_tested)} (accepted / tested)."
     )
     if rule.gain_at:
-        gains = ", ".join(f"{g.speedup:.2f} at {g.acceptance:g}" for g in rule.gain_at)
-        yield f"Were acceptance higher it would bring {gains}."
+        gains = ", ".join(
+            f"{g.speedup:.2f} at {g.acceptance:g} ({text.cell((g.exit_layer, g.draft_length))})"
+            for g in rule.gain_at
+        )
+        yield f"Were more drafts accepted, the best cell would bring {gains}."
     if rule.textbook is not None:
         book = rule.textbook
         yield (

@@ -95,13 +95,13 @@ def cost_table(document: Mapping[str, Any]) -> str:
 def coverage_table(document: Mapping[str, Any]) -> str:
     """Coverage of the evidence interval, false enabling; see coverage_table.py."""
     lines = [
-        "| requests | lengths | interval holds the truth | enabled at the threshold | the same, "
-        "best lower bound in sample |",
-        "|---" * 5 + "|",
+        "| groups of requests | worth equal ones | output lengths | interval holds the truth "
+        "| enabled at the threshold | enabled by the best lower bound in sample |",
+        "|---" * 6 + "|",
     ]
     lines += [
-        f"| {row['n']} | {row['lengths']} | {row['coverage']:.1%} | {row['enabled']:.1%} "
-        f"| {row['enabled_naive']:.1%} |"
+        f"| {row['n']} | {row['effective']:.0f} | {row['lengths']} | {row['coverage']:.1%} "
+        f"| {row['enabled']:.1%} | {row['enabled_naive']:.1%} |"
         for row in document["rows"]
     ]
     return "\n".join(lines) + "\n"
