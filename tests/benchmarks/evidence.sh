@@ -14,6 +14,7 @@ calibrate() { $selfspec calibrate "$@" || [ $? -eq 3 ]; }  # 3: a plan without e
 $selfspec demo-model
 calibrate -m demo -t "$traces" --limit 200 --max-tokens 48 -o "$out/public"
 calibrate -m demo -t sample -c quickstart -o "$out/sample"
+mkdir -p "$here/benchmarks/results"
 runs=("demo, public=$out/public" "demo, sample=$out/sample")
 for epsilon in 0.05 0.01 0.003; do
   twin=$out/twin-$epsilon

@@ -78,12 +78,12 @@ def predicted_table(document: Mapping[str, Any]) -> str:
 
 
 def cost_table(document: Mapping[str, Any]) -> str:
-    """What the textbook takes for granted, measured."""
+    """What the textbook takes for granted, measured; a twin's costs are the demo model's."""
     lines = [
         "| run | L | L/N | c | v at k = 4 | plain step ÷ bandwidth floor |",
         "|---" * 6 + "|",
     ]
-    for run in document["runs"]:
+    for run in (one for one in document["runs"] if one["label"].startswith("demo")):
         lines += [
             f"| {run['label']} | {c['exit_layer']} | {c['share']:.2f} | {c['c']:.2f} "
             f"| {c['v4']:.2f} | {number(run['floor_ratio'])} |"
