@@ -226,8 +226,9 @@ class CostSurface:
         order = rng.integers(0, count, size=count)
         drawn = replace(self, samples=self.samples.take(order))
         if self.whole is not None and self.whole_error is not None:
-            moved = self.whole.seconds + rng.normal(0.0, 1.0, len(self.whole_error))[:, None] * (
-                self.whole_error[:, None]
+            moved = (
+                self.whole.seconds
+                + rng.normal(0.0, 1.0, len(self.whole_error))[:, None] * (self.whole_error[:, None])
             )
             drawn = replace(drawn, whole=replace(self.whole, seconds=moved))
         return drawn._rebuilt()
