@@ -51,10 +51,13 @@ def _edges(pool: Pool, inputs: PlanInputs) -> list[Edge]:
     if cell is None or not pool.drafts:
         return []
     deepest = inputs.facts.model.num_layers - 1
-    return [
-        *_ends("exit layer", cell[0], inputs.exit_layers, deepest),
-        *_ends("draft length", cell[1], inputs.draft_lengths, None),
-    ]
+    found = []
+    # A range of one value was not swept: whoever asked for it knows that nothing lies beside it.
+    if len(inputs.observed_layers) > 1:
+        found += _ends("exit layer", cell[0], inputs.exit_layers, deepest)
+    if len(inputs.draft_lengths) > 1:
+        found += _ends("draft length", cell[1], inputs.draft_lengths, None)
+    return found
 
 
 def _ends(what: str, value: int, swept: Sequence[int], limit: int | None) -> list[Edge]:

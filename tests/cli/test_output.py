@@ -59,7 +59,8 @@ def controls(text):
     return sorted({c for c in text if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"})
 
 
-def test_labels_are_shown_and_never_obeyed(argv, capsys):
+def test_labels_are_shown_and_never_obeyed(argv, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")  # wide enough for every label whole
     capsys.readouterr()
     assert run_cli(*argv) in PLANNED
     out, err = capsys.readouterr()

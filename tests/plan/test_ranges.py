@@ -90,3 +90,9 @@ def test_prompts_that_were_covered_are_stated(tmp_path):
 def test_no_task_labels_are_told(tmp_path):
     plan = plan_of(tmp_path, asks(2, task="unlabelled"))
     assert "one bucket: no task labels found, use --task-from" in plan.warnings
+
+
+def test_one_exit_layer_was_not_swept(tmp_path):
+    """Whoever gives one value knows that its neighbours were not looked at."""
+    run = make_run(tmp_path / "run", asks(20, accept=(1.0,)), layers=(2,))
+    assert not [w for w in plan_run(run).warnings if "exit layer swept" in w]
