@@ -276,6 +276,7 @@ def _begin(prepared: Prepared, loaded: LoadedModel, argv: Sequence[str]) -> None
         seeds={"run": config.seed},
         self_check_error=loaded.self_check_error,
         dtype=str(loaded.view.dtype).removeprefix("torch."),
+        eos_token_ids=sorted(loaded.eos_ids),
         notices=list(loaded.notices),
     )
     skipped = skip_document(inputs.skips, inputs.num_left_out)

@@ -148,7 +148,10 @@ def test_a12_a_static_cache_setting_is_ignored_with_one_notice(llama, tmp_path, 
     out, err = capsys.readouterr()
     assert err.count("cache_implementation") == 1, err
     assert "greedy decodes equal plain decoding" in " ".join(out.split())
-    assert any("cache_implementation" in text for text in manifest(tmp_path / "run")["notices"])
+    written = manifest(tmp_path / "run")
+    assert any("cache_implementation" in text for text in written["notices"])
+    eos = settings["eos_token_id"]
+    assert written["eos_token_ids"] == (sorted(eos) if isinstance(eos, list) else [eos])
 
 
 @pytest.fixture
