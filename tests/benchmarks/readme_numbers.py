@@ -3,8 +3,9 @@
 usage: python tests/benchmarks/readme_numbers.py            rewrite README.md
        python tests/benchmarks/readme_numbers.py --check    exit 1 if README.md differs
 
-The result files under tests/benchmarks/results/ come from `evidence.sh` (real runs, an hour) and
-`coverage_table.py` (simulation, a minute); nothing in the tables is typed by hand.
+The result files under tests/benchmarks/results/ come from `evidence.sh` (real runs, an hour),
+`batch_room.py` (timings, a minute) and `coverage_table.py` (simulation, a minute); nothing in the
+tables is typed by hand.
 """
 
 import json
@@ -107,6 +108,23 @@ def coverage_table(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def batch_table(document: Mapping[str, Any]) -> str:
+    """What batches leave to gain; see batch_room.py."""
+    shares = list(document["rows"][0]["gains"])
+    head = " | ".join(f"gain at acceptance {share}" for share in shares)
+    lines = [
+        f"| batch | plain step, ms | c | v at k = {document['draft_length']} | {head} |",
+        "|---" * (4 + len(shares)) + "|",
+    ]
+    for row in document["rows"]:
+        gains = " | ".join(f"{row['gains'][share]:.2f}" for share in shares)
+        lines.append(
+            f"| {row['batch']} | {row['plain_ms']:.0f} | {row['c']:.2f} | {row['v']:.2f} "
+            f"| {gains} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def number(value: float | None) -> str:
     """Two digits, or n/a."""
     return "n/a" if value is None else f"{value:.2f}"
@@ -156,6 +174,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "evidence": ("evidence.json", evidence_table),
     "predicted": ("evidence.json", predicted_table),
     "costs": ("evidence.json", cost_table),
+    "batch": ("batch.json", batch_table),
     "coverage": ("coverage.json", coverage_table),
 }
 
