@@ -169,3 +169,13 @@ def test_a_large_run_stays_below_five_megabytes(tiny_view):
     page = render_page(view, {figure.name: draw(figure) for figure in view.figures})
     assert len(page.encode()) < 5_000_000, f"{len(page.encode())} bytes"
     assert page.count('<tr class="rule"') == 400
+
+
+def test_figures_of_a_plan_with_other_costs_say_whose_they_show(tiny_view):
+    own = render_page(tiny_view, {})
+    assert "this run's own costs" not in own.replace("&#39;", "'")
+    costs = tiny_view.plan.measured_on.costs.model_copy(update={"source": "gpu<box>.csv"})
+    measured = tiny_view.plan.measured_on.model_copy(update={"costs": costs})
+    plan = tiny_view.plan.model_copy(update={"measured_on": measured})
+    page = render_page(replace(tiny_view, plan=plan, foreign_costs=True), {})
+    assert "costs of gpu&lt;box&gt;.csv; the figures show this run" in page
