@@ -1,6 +1,6 @@
 """Stage confirm: the chosen cells decoded for real, beside plain decoding (METHOD.md §6)."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from selfspec_cli.errors import ExactnessError
 from selfspec_cli.records import PreparedRequest
 from selfspec_cli.replay.confirm import ConfirmPath, confirm_path
 from selfspec_cli.replay.decode import Cell
-from selfspec_cli.replay.law_proof import LawProof, observed_laws, prove_law
+from selfspec_cli.replay.law_proof import POSITIONS, LawProof, observed_laws, prove_law
 from selfspec_cli.replay.setting import Setting, derive_seed
 from selfspec_cli.storage import RunDir, read_table, write_table
 
@@ -94,7 +94,7 @@ def _confirm(
     table = _decode_all(run, config, setting, chosen, paths, progress)
     table = _finished(table, read_table(run.artefact("walk.parquet")), costs, chosen)
     write_table(table, run.artefact("confirm.csv"))
-    proof = _prove(setting, paths, layers)
+    proof = _prove(setting, _sampled_paths(subject, paths, layers))
     facts = chosen.to_document() | {"rows": len(table), "exactness": proof.to_document()}
     run.finish_stage(STAGE, ["confirm.csv"], **facts)
 
@@ -172,9 +172,31 @@ def _price(costs: Costs, law: str, row: Mapping[Hashable, Any]) -> float:
     return float(surface.round_seconds(layer, drafted, contexts).sum())
 
 
-def _prove(setting: Setting, paths: Iterable[ConfirmPath], layers: Mapping[str, int]) -> LawProof:
-    """Test the accepted/residual law on the paths that were decoded at temperature > 0."""
-    sampled = [(path, layers[path.path_id]) for path in paths if path.temperature > 0]
+def _sampled_paths(
+    subject: Subject, decoded: Sequence[ConfirmPath], layers: Mapping[str, int]
+) -> list[tuple[ConfirmPath, int]]:
+    """Paths at temperature > 0 to test the law on, each with an exit layer.
+
+    Those that were decoded; where the budget left every sampled cell out, the observed paths with
+    the shortest prompts, at the layer of a rule: the law is proved all the same.
+    """
+    found = [(path, layers[path.path_id]) for path in decoded if path.temperature > 0]
+    if found:
+        return found
+    rows = subject.shards
+    rows = rows.loc[(rows["temperature"] > 0) & (rows["completion_tokens"] > 1)]
+    prompts = {request.request_id: request.prompt_tokens for request in subject.requests}
+    ordered = rows.assign(prompt_tokens=rows["request_id"].map(prompts)).sort_values(
+        ["prompt_tokens", "path_id"]
+    )
+    wanted = ordered["path_id"].head(POSITIONS).tolist()
+    at = {rule.bucket.temperature: rule.cell[0] for rule in subject.rules}
+    paths = confirm_paths(rows, subject.requests, wanted, subject.exit_layers)
+    return [(path, at.get(path.temperature, subject.exit_layers[0])) for path in paths]
+
+
+def _prove(setting: Setting, sampled: Sequence[tuple[ConfirmPath, int]]) -> LawProof:
+    """Test the accepted/residual law on some paths at temperature > 0."""
     return prove_law(list(observed_laws(setting, sampled)), derive_seed(setting.seed, "law proof"))
 
 

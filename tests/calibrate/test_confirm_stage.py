@@ -209,3 +209,20 @@ def test_labels_of_an_open_band_have_no_upper_end():
     assert found["task"].tolist() == ["007", "007"]
     assert found["context_max"].isna().all()
     assert list(found.columns[:4]) == ["task", "context_min", "context_max", "role"]
+
+
+def test_the_sampled_law_is_proved_where_no_sampled_cell_fits_the_budget(tiny_checkpoint, tmp_path):
+    """One cell, the greedy bucket's: the law at T = 0.7 is tested on observed paths all the same."""
+    rows = trace_rows(6, max_tokens=10)
+    for at, row in enumerate(rows):
+        row["temperature"] = 0.7 if at == 0 else 0.0
+    text = "exit_layers: 1-3\ndraft_lengths: 2\ntemperatures: trace\n"
+    text += "confirm: {cells: 1, requests: 4, min_tokens: 4}\n"
+    made = command(tiny_checkpoint, write_trace(tmp_path / "t.jsonl", rows), tmp_path,
+                   config_text=text)  # fmt: skip
+    assert run_cli(*made) in FINISHED
+    table = read_table(tmp_path / "run" / "confirm.csv")
+    assert set(table["temperature"]) == {0.0}, "the premise: nothing sampled was decoded"
+    proof = manifest(tmp_path / "run")["stages"]["confirm"]["exactness"]
+    assert proof["positions"] >= 1, proof
+    assert proof["passed"] is True, proof
