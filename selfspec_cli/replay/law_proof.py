@@ -195,23 +195,31 @@ def _one_by_one(rule: Rule, pair: LawPair, drafted: Tensor, uniforms: Tensor) ->
 def chi_square_p(counts: npt.ArrayLike, law: npt.ArrayLike) -> float:
     """Return the p-value of token counts [V] against a law [V].
 
-    Tokens expected at least `MIN_EXPECTED` times have a bin of their own, the rest share one;
-    where that is too small itself it joins the smallest bin. A token without probability gives 0.
-    A law with one bin cannot be tested and gives 1.
+    Tokens expected at least `MIN_EXPECTED` times have a bin of their own, the rest share one. Where
+    the rest is expected less often than that, a chi-square is no test of it: its count is then
+    judged by the exact binomial tail, the others by chi-square among themselves, and the smaller
+    p-value counts twice. A token without probability gives 0; a law of one token alone is tested by
+    that only.
     """
     observed = np.asarray(counts, dtype=np.float64)
     p = np.asarray(law, dtype=np.float64)
     if observed[p <= 0].sum() > 0:
         return 0.0
-    expected = observed.sum() * p / p.sum()
+    total = observed.sum()
+    expected = total * p / p.sum()
     own = expected >= MIN_EXPECTED
-    order = np.argsort(expected[own])
-    o = [observed[~own].sum(), *observed[own][order]]
-    e = [expected[~own].sum(), *expected[own][order]]
-    if e[0] < MIN_EXPECTED and len(e) > 1:
-        o = [o[0] + o[1], *o[2:]]
-        e = [e[0] + e[1], *e[2:]]
-    if len(e) < 2:
-        return 1.0
-    differences = np.asarray(o) - np.asarray(e)
-    return float(stats.chi2.sf((differences**2 / np.asarray(e)).sum(), len(e) - 1))
+    rest, rest_expected = observed[~own].sum(), expected[~own].sum()
+    if rest_expected >= MIN_EXPECTED:
+        return _chi_square([rest, *observed[own]], [rest_expected, *expected[own]])
+    if rest_expected == 0:
+        return _chi_square(observed[own], expected[own])
+    tail = float(stats.binomtest(int(rest), int(total), rest_expected / total).pvalue)
+    if rest == total:
+        return tail
+    scale = (total - rest) / expected[own].sum()
+    return min(1.0, 2 * min(tail, _chi_square(observed[own], scale * expected[own])))
+
+
+def _chi_square(observed: npt.ArrayLike, expected: npt.ArrayLike) -> float:
+    o, e = np.asarray(observed), np.asarray(expected)
+    return float(stats.chi2.sf(((o - e) ** 2 / e).sum(), len(e) - 1)) if len(e) > 1 else 1.0

@@ -212,7 +212,7 @@ def test_labels_of_an_open_band_have_no_upper_end():
 
 
 def test_the_sampled_law_is_proved_where_no_sampled_cell_fits_the_budget(tiny_checkpoint, tmp_path):
-    """One cell, the greedy bucket's: the law at T = 0.7 is tested on observed paths all the same."""
+    """One cell, the greedy bucket's: the law at T = 0.7 is tested on observed paths instead."""
     rows = trace_rows(6, max_tokens=10)
     for at, row in enumerate(rows):
         row["temperature"] = 0.7 if at == 0 else 0.0

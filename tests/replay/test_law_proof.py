@@ -186,3 +186,16 @@ def test_the_chi_square_keeps_its_level():
     hits = [chi_square_p(rng.multinomial(20_000, law), law) < 0.01 for _ in range(4_000)]
     share = float(np.mean(hits))
     assert 0.006 < share < 0.017, f"{share:.4f} of true histograms fall below 0.01"
+
+
+def test_a_peaked_law_is_tested_by_its_rare_tokens():
+    """p = (0.9998, 0.0002): 4 rare tokens are expected of 20,000, too few for a chi-square bin.
+
+    A rule that accepts everything from q = (1/2, 1/2) commits 10,000. Merging the rare token into
+    the other bin left nothing to test and gave 1.
+    """
+    law = [0.9998, 0.0002]
+    assert chi_square_p([10_000, 10_000], law) < 1e-12
+    assert chi_square_p([19_996, 4], law) > 0.3
+    assert chi_square_p([19_500, 500], law) < 1e-12
+    assert chi_square_p([10_000, 9_000, 1_000], [0.52, 0.4799, 0.0001]) < 1e-12
