@@ -224,11 +224,13 @@ class CostSurface:
         """
         count = len(self.samples.blocks)
         order = rng.integers(0, count, size=count)
+        # A stream of its own, whether used or not: laws drawn from one seed keep the same blocks.
+        own = np.random.default_rng(rng.integers(2**63))
         drawn = replace(self, samples=self.samples.take(order))
         if self.whole is not None and self.whole_error is not None:
             moved = (
                 self.whole.seconds
-                + rng.normal(0.0, 1.0, len(self.whole_error))[:, None] * (self.whole_error[:, None])
+                + own.normal(0.0, 1.0, len(self.whole_error))[:, None] * (self.whole_error[:, None])
             )
             drawn = replace(drawn, whole=replace(self.whole, seconds=moved))
         return drawn._rebuilt()
