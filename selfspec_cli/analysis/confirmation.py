@@ -1,10 +1,14 @@
 """What real decoding says of the predictions: measured beside predicted, and regret."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from selfspec_cli.analysis.intervals import RatioInterval, ratio_interval
+from selfspec_cli.errors import ExactnessError
 
 SMALLEST_LOG_TAIL = -700.0  # 1e-304, |z| = 37; below it the deviate would be infinite
 LEVEL = 0.95  # of intervals
@@ -182,3 +186,44 @@ def median_and_worst_error(summary: pd.DataFrame) -> tuple[float, float]:
     """Median and largest |predicted / measured - 1| over cells."""
     errors = summary["error"].abs()
     return float(errors.median()), float(errors.max())
+
+
+def check_exact(confirm: pd.DataFrame) -> None:
+    """Refuse to go on where greedy output differed.
+
+    Raises:
+        ExactnessError: names the first such decode and how many there are.
+    """
+    greedy = confirm.loc[confirm["temperature"] == 0.0]
+    wrong = greedy.loc[~greedy["exact"].eq(True) & ~greedy["is_tie"].eq(True)]
+    if len(wrong):
+        first = wrong.iloc[0]
+        raise ExactnessError(
+            f"{len(wrong)} of {len(greedy)} greedy decodes differ from plain decoding; the first "
+            f"at exit layer {first['exit_layer']}, draft length {first['draft_length']}, output "
+            f"position {first['first_difference']:.0f} (top-2 gap {first['top2_gap']:.3g})",
+            where=str(first["path_id"]),
+            hint="This is a bug or an unsupported model; do not serve with it. "
+            "All differences are in confirm.csv.",
+        )
+
+
+def check_law(proof: Mapping[str, Any]) -> None:
+    """Refuse to go on where sampled rounds were found not to commit the target's law.
+
+    Args:
+        proof: the stage's `exactness` (`LawProof.to_document`).
+
+    Raises:
+        ExactnessError: with the smallest p-value and the level it was held against.
+    """
+    if proof["passed"] is False:
+        raise ExactnessError(
+            f"sampled rounds do not commit the target's law: smallest chi-square p "
+            f"{proof['smallest_p']:.2g} of {proof['positions']} positions with {proof['draws']} "
+            f"draws each, level {proof['alarm_level']:.2g}; {proof['disagreements']} of "
+            f"{proof['checked']} single draws decided otherwise",
+            where="temperature > 0",
+            hint="This is a bug or an unsupported model; do not serve with it. By chance alone "
+            f"this happens in {proof['false_alarm']:.2g} of runs.",
+        )

@@ -8,12 +8,11 @@ import numpy as np
 import pandas as pd
 
 from selfspec_cli.analysis.confirm_choice import RuleCell
-from selfspec_cli.analysis.confirmation import add_predictions
+from selfspec_cli.analysis.confirmation import add_predictions, check_exact, check_law
 from selfspec_cli.analysis.costs import Costs
 from selfspec_cli.calibrate.confirm_cells import STAGE, Chosen, choose_once
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.config import CalibrateConfig
-from selfspec_cli.errors import ExactnessError
 from selfspec_cli.records import PreparedRequest
 from selfspec_cli.replay.confirm import ConfirmPath, confirm_path
 from selfspec_cli.replay.decode import Cell
@@ -198,44 +197,3 @@ def _sampled_paths(
 def _prove(setting: Setting, sampled: Sequence[tuple[ConfirmPath, int]]) -> LawProof:
     """Test the accepted/residual law on some paths at temperature > 0."""
     return prove_law(list(observed_laws(setting, sampled)), derive_seed(setting.seed, "law proof"))
-
-
-def check_exact(confirm: pd.DataFrame) -> None:
-    """Refuse to go on where greedy output differed.
-
-    Raises:
-        ExactnessError: names the first such decode and how many there are.
-    """
-    greedy = confirm.loc[confirm["temperature"] == 0.0]
-    wrong = greedy.loc[~greedy["exact"].eq(True) & ~greedy["is_tie"].eq(True)]
-    if len(wrong):
-        first = wrong.iloc[0]
-        raise ExactnessError(
-            f"{len(wrong)} of {len(greedy)} greedy decodes differ from plain decoding; the first "
-            f"at exit layer {first['exit_layer']}, draft length {first['draft_length']}, output "
-            f"position {first['first_difference']:.0f} (top-2 gap {first['top2_gap']:.3g})",
-            where=str(first["path_id"]),
-            hint="This is a bug or an unsupported model; do not serve with it. "
-            "All differences are in confirm.csv.",
-        )
-
-
-def check_law(proof: Mapping[str, Any]) -> None:
-    """Refuse to go on where sampled rounds were found not to commit the target's law.
-
-    Args:
-        proof: the stage's `exactness` (`LawProof.to_document`).
-
-    Raises:
-        ExactnessError: with the smallest p-value and the level it was held against.
-    """
-    if proof["passed"] is False:
-        raise ExactnessError(
-            f"sampled rounds do not commit the target's law: smallest chi-square p "
-            f"{proof['smallest_p']:.2g} of {proof['positions']} positions with {proof['draws']} "
-            f"draws each, level {proof['alarm_level']:.2g}; {proof['disagreements']} of "
-            f"{proof['checked']} single draws decided otherwise",
-            where="temperature > 0",
-            hint="This is a bug or an unsupported model; do not serve with it. By chance alone "
-            f"this happens in {proof['false_alarm']:.2g} of runs.",
-        )

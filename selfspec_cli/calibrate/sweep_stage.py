@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from selfspec_cli.calibrate.confirm_stage import check_exact
+from selfspec_cli.analysis.confirmation import check_exact
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.config import CalibrateConfig, resolve_draft_lengths
 from selfspec_cli.errors import ConfigError

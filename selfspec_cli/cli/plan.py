@@ -73,9 +73,9 @@ def _planned(run: RunDir, cost: Path | None, settings: PlanSettings) -> PlanDocu
 
     inputs = load_plan_inputs(run, cost)
     draft = build_plan(inputs, settings)
+    measured = MeasuredCell.of_run(run)
     # What this machine measured says nothing of the machine whose costs were given.
-    measured = MeasuredCell.of_run(run) if cost is None else []
-    return apply_confirmation(draft, measured, inputs)
+    return apply_confirmation(draft, measured if cost is None else [], inputs)
 
 
 def _check_out(out: Path) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from selfspec_cli.analysis.confirmation import summarise_confirm
+from selfspec_cli.analysis.confirmation import check_exact, check_law, summarise_confirm
 from selfspec_cli.analysis.evidence import Cell
+from selfspec_cli.buckets import BucketKey
 from selfspec_cli.plan import text
 from selfspec_cli.plan.document import Interval, PlanDocument, Rule
 from selfspec_cli.plan.inputs import PlanInputs
@@ -26,7 +27,9 @@ class MeasuredCell:
 
     task: str
     context_min: int
-    """Smallest prompt of the bucket's band, tokens; with task and temperature it names the rule."""
+    """Smallest prompt of the bucket's band, tokens."""
+    context_max: int | None
+    """First length beyond the band; None where it is open."""
     temperature: float
     exit_layer: int
     draft_length: int
@@ -36,9 +39,14 @@ class MeasuredCell:
     """Groups of requests decoded."""
 
     @property
-    def place(self) -> tuple[str, int, float]:
-        """What names the rule: task, smallest prompt of the band, measured temperature."""
-        return self.task, self.context_min, self.temperature
+    def bucket(self) -> BucketKey:
+        """The bucket it was decoded in; other context edges make other buckets."""
+        return BucketKey(
+            task=self.task,
+            context_min=self.context_min,
+            context_max=self.context_max,
+            temperature=self.temperature,
+        )
 
     @property
     def cell(self) -> Cell:
@@ -54,11 +62,16 @@ class MeasuredCell:
 
         Raises:
             StorageError: confirm.csv is torn.
+            ExactnessError: its decodes differed from plain decoding: no plan may rest on this run.
         """
         path = run.artefact("confirm.csv")
         if not path.exists():
             return []
         table = read_table(path)
+        check_exact(table)
+        proof = run.manifest.get("stages", {}).get("confirm", {}).get("exactness")
+        if proof is not None:
+            check_law(proof)
         return cls.of_table(table) if {"task", "context_min"} <= set(table.columns) else []
 
     @classmethod
@@ -68,6 +81,7 @@ class MeasuredCell:
             cls(
                 task=str(row["task"]),
                 context_min=int(row["context_min"]),
+                context_max=None if row["context_max"] is None else int(row["context_max"]),
                 temperature=float(row["temperature"]),
                 exit_layer=int(row["exit_layer"]),
                 draft_length=int(row["draft_length"]),
@@ -105,7 +119,7 @@ def apply_confirmation(
 
 
 def _confirmed(rule: Rule, measured: Sequence[MeasuredCell], basis: Basis) -> Rule:
-    here = {m.cell: m for m in measured if m.place == place_of(rule)}
+    here = {m.cell: m for m in measured if m.bucket == key_of_rule(rule)}
     cell = cell_of(rule)
     if cell is None or cell not in here:
         return rule
@@ -114,7 +128,8 @@ def _confirmed(rule: Rule, measured: Sequence[MeasuredCell], basis: Basis) -> Ru
     wrong = contradicts(found.speedup, rule.speedup, enabled=rule.enabled)
     if not wrong or not rule.enabled:
         told = f"{rule.reason}; measured {_told(found)}"
-        return seen.model_copy(update={"confirmed": not wrong, "reason": told})
+        known = found.speedup.low is not None  # one group has no interval and confirms nothing
+        return seen.model_copy(update={"confirmed": known and not wrong, "reason": told})
     second = None if rule.runner_up_cell is None else here.get(_pair(rule.runner_up_cell))
     moved = None if second is None else _moved(seen, second, basis)
     if moved is not None:
@@ -130,15 +145,24 @@ def contradicts(measured: Interval, predicted: Interval, *, enabled: bool) -> bo
     Args:
         measured: speedup of its cell when really decoded.
         predicted: the rule's evidence.
-        enabled: whether the rule claims a gain; only then is a measurement below 1 a contradiction.
+        enabled: whether the rule claims a gain: a measurement below 1 contradicts that; one wholly
+            above the prediction contradicts a rule that is off, which stays off, unconfirmed.
     """
     if measured.estimate is None:
         return False
     if enabled and measured.estimate < 1.0:
         return True
+    if not enabled and passes_above(measured, predicted):
+        return True
     if measured.high is None or predicted.low is None:
         return False
     return measured.high < predicted.low
+
+
+def passes_above(measured: Interval, predicted: Interval) -> bool:
+    """Whether a measured interval lies wholly above the predicted one: a refuted "no"."""
+    low, high = measured.low, predicted.high
+    return low is not None and high is not None and low > high
 
 
 def _moved(rule: Rule, second: MeasuredCell, basis: Basis) -> Rule | None:
@@ -201,11 +225,6 @@ def _told(found: MeasuredCell) -> str:
 
 def _pair(cell: Sequence[int]) -> Cell:
     return cell[0], cell[1]
-
-
-def place_of(rule: Rule) -> tuple[str, int, float]:
-    """Return what names a rule's bucket: task, smallest prompt of the band, temperature."""
-    return rule.task, rule.context_min, rule.temperature_min
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:

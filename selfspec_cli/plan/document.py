@@ -8,6 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 PLAN_SCHEMA_VERSION: Literal[1] = 1
+OWN_COSTS = "this run"
+"""`source` of costs that the run measured itself."""
 Evidence = Literal["own", "parent", "all", "none"]
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 from selfspec_cli.analysis.costs import Costs
 from selfspec_cli.config.hashes import document_hash
 from selfspec_cli.plan.document import (
+    OWN_COSTS,
     CostSource,
     MeasuredOn,
     ModelFacts,
@@ -92,7 +93,7 @@ def _cost_source(
     step = None if law is None else float(costs.surfaces[law].ar_seconds(context))
     floor = _floor(manifest, context) if own else None
     return CostSource(
-        source="this run" if own else path.name,
+        source=OWN_COSTS if own else path.name,
         sha256=file_sha256(path),
         engine=_engine(read_table(path)),
         mode={law: fit.mode for law, fit in costs.fits.items()},

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from selfspec_cli.plan import text
-from selfspec_cli.plan.document import Rule
+from selfspec_cli.plan.document import OWN_COSTS, Rule
 from selfspec_cli.plan.edges import edge_warnings
 from selfspec_cli.plan.guards import MAX_FLOOR_RATIO
 from selfspec_cli.plan.inputs import PlanInputs
@@ -39,7 +39,7 @@ def _unstable(basis: Basis) -> list[str]:
 
 def _foreign_costs(inputs: PlanInputs) -> list[str]:
     source = inputs.facts.measured_on.costs
-    if source.source == "this run":
+    if source.source == OWN_COSTS:
         return []
     return [
         f"priced with the costs of {source.source} (engine {source.engine or 'unknown'}), not with "

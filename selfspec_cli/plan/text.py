@@ -2,7 +2,8 @@
 
 from selfspec_cli.analysis.evidence import Cell
 from selfspec_cli.analysis.intervals import RatioInterval
-from selfspec_cli.plan.document import Interval
+from selfspec_cli.buckets import context_label
+from selfspec_cli.plan.document import Interval, Rule
 
 MISSING = "n/a"
 
@@ -30,6 +31,17 @@ def interval(value: Interval) -> str:
 def cell(value: Cell) -> str:
     """Return `L=12, k=3`."""
     return f"L={value[0]}, k={value[1]}"
+
+
+def band(rule: Rule) -> str:
+    """Return a rule's context band in tokens, `512-2047` or `8192+`."""
+    return context_label(rule.context_min, rule.context_max).removesuffix(" tokens")
+
+
+def temperature(rule: Rule) -> str:
+    """Return a rule's temperature, `0.7`, or its range, `0-0.7` (the end excluded)."""
+    low, high = rule.temperature_min, rule.temperature_max
+    return f"{low:g}" if low == high else f"{low:g}-{high:g}"
 
 
 def count(amount: int, what: str) -> str:

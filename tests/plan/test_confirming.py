@@ -12,10 +12,11 @@ from selfspec_cli.plan.settings import PlanSettings
 BEST, SECOND = (1, 3), (1, 2)
 
 
-def measured(cell, estimate, low=None, high=None, temperature=0.7, task="code"):
+def measured(cell, estimate, low=None, high=None, *, temperature=0.7, task="code", context_max=512):
     return MeasuredCell(
         task=task,
         context_min=0,
+        context_max=context_max,
         temperature=temperature,
         exit_layer=cell[0],
         draft_length=cell[1],
@@ -132,6 +133,7 @@ def test_a_rule_on_its_parents_evidence_can_move_too(tmp_path):
         MeasuredCell(
             task="code",
             context_min=512,
+            context_max=2048,
             temperature=0.7,
             exit_layer=cell[0],
             draft_length=cell[1],
@@ -163,3 +165,26 @@ def test_contradiction(found, enabled, wrong):
     """Predicted 1.3 (1.2-1.4); equal to the lower bound is not below it."""
     predicted = Interval(estimate=1.3, low=1.2, high=1.4)
     assert contradicts(found, predicted, enabled=enabled) is wrong
+
+
+def test_a_decode_of_other_context_edges_says_nothing(inputs, draft):
+    """Measured in the band 0-255, planned with 0-511: another bucket, though both begin at 0."""
+    plan = apply_confirmation(draft, [measured(BEST, 0.5, 0.4, 0.6, context_max=256)], inputs)
+    rule = one_rule(plan)
+    assert (rule.enabled, rule.confirmed) == (True, False)
+
+
+def test_a_refuted_no_is_not_called_confirmed():
+    """Off at 0.90 (0.85-0.95), measured 1.40 (1.30-1.50): the rule stays off, unconfirmed."""
+    predicted = Interval(estimate=0.9, low=0.85, high=0.95)
+    above = Interval(estimate=1.4, low=1.3, high=1.5)
+    assert contradicts(above, predicted, enabled=False)
+    assert not contradicts(above, predicted, enabled=True), "better than promised is no reason"
+    assert not contradicts(Interval(estimate=0.93, low=0.9, high=0.97), predicted, enabled=False)
+
+
+def test_one_group_confirms_nothing(inputs, draft):
+    """Without an interval there is a number to show and no confirmation."""
+    rule = one_rule(apply_confirmation(draft, [measured(BEST, 2.3)], inputs))
+    assert (rule.enabled, rule.confirmed) == (True, False)
+    assert rule.measured_speedup.estimate == 2.3
