@@ -32,7 +32,7 @@ def load_cost_file(
         CostRangeError: a law, a layer kind or positions are missing, or the layers were timed on a
             model of another depth; the message names what lacks.
     """
-    rows = read_table(path, _COLUMNS if path.suffix == ".csv" else None)
+    rows = read_table(path, _COLUMNS)
     _check_laws(rows, path, laws)
     _check_layers(rows, path, layer_kinds)
     try:

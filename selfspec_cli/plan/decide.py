@@ -8,7 +8,6 @@
 Whatever was not calibrated is disabled, with the reason; nothing raises once a plan is loaded.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -33,6 +32,7 @@ _LAW: Mapping[str, float] = {
 }
 """Sampling parameters a law is made of, with the values that mean "off"."""
 _NUMBER = (int, float)
+_HUGE = 1e300
 _RULE_FIELDS: Mapping[str, tuple[type, ...]] = {
     "task": (str,),
     "context_min": (int,),
@@ -119,6 +119,10 @@ class Plan:
         rules = data.get("rules")
         if not isinstance(rules, list) or not isinstance(data.get("traces"), dict):
             raise PlanError("torn: `rules` or `traces` is missing", where=where)
+        for name in ("prompt_tokens_min", "prompt_tokens_max"):
+            value = data["traces"].get(name)
+            if value is not None and not _finite(value):
+                raise PlanError(f"traces.{name} is {value!r}, not a number", where=where)
         for number, rule in enumerate(rules):
             _check_rule(rule, f"{where}: rules[{number}]")
         return cls(document=data, rules=tuple(rules))
@@ -246,11 +250,17 @@ def _not_numbers(ask: _Ask) -> str | None:
     if ask.max_tokens is not None:
         values["max_tokens"] = ask.max_tokens
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, _NUMBER) or not math.isfinite(value):
+        if not _finite(value):
             return f"{name} {value!r} is not a number"
     if ask.temperature < 0 or ask.batch_size < 1:
         return f"temperature {ask.temperature:g} or batch size {ask.batch_size:g} is out of range"
     return None
+
+
+def _finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, _NUMBER):
+        return False
+    return -_HUGE <= value <= _HUGE  # false for NaN, and safe for integers beyond any float
 
 
 def _in_band(rule: Rule, context_tokens: float) -> bool:
@@ -285,7 +295,7 @@ def _other_law(laws: Sequence[Mapping[str, float]], ask: _Ask) -> str | None:
     skipped = _TRUNCATION if ask.temperature == 0 else ()  # the most likely token survives both
     names = [name for name in _LAW if name not in skipped]
     differing = [
-        [name for name in names if abs(law.get(name, _LAW[name]) - ask.law[name]) > _SAME]
+        [name for name in names if not abs(law.get(name, _LAW[name]) - ask.law[name]) <= _SAME]
         for law in laws
     ]
     if not differing:
@@ -315,7 +325,7 @@ def _check_rule(rule: object, where: str) -> None:
 def _check_laws(laws: Sequence[object], where: str) -> None:
     for law in laws:
         numbers = isinstance(law, dict) and all(
-            isinstance(law.get(name, default), _NUMBER) for name, default in _LAW.items()
+            _finite(law.get(name, default)) for name, default in _LAW.items()
         )
         if not numbers:
             raise PlanError(f"laws holds {law!r}", where=where)

@@ -33,7 +33,11 @@ def _extended(rule: Rule, by_place: dict[Place, Rule], following: dict[float, fl
 
 def _agree(one: Rule, other: Rule) -> bool:
     on = one.enabled and other.enabled
-    return on and cell_of(one) == cell_of(other) and one.laws == other.laws
+    # In the open band a rule holds up to its longest prompt; between two, up to the shorter one's.
+    covered = one.context_max is not None or (
+        (one.prompt_tokens_max or 0) <= (other.prompt_tokens_max or 0)
+    )
+    return on and covered and cell_of(one) == cell_of(other) and one.laws == other.laws
 
 
 def _place(rule: Rule, temperature: float) -> Place:
