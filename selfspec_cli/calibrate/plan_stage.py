@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from selfspec_cli.config import CalibrateConfig
+from selfspec_cli.config import CalibrateConfig, analysis_hash
 from selfspec_cli.config.hashes import document_hash
 from selfspec_cli.plan.confirming import MeasuredCell, apply_confirmation
-from selfspec_cli.plan.document import PlanDocument
+from selfspec_cli.plan.document import OWN_COSTS, PlanDocument
 from selfspec_cli.plan.files import PLAN_FILE, write_plan
 from selfspec_cli.plan.inputs import PlanInputs, load_plan_inputs
 from selfspec_cli.plan.planner import build_plan
@@ -22,8 +22,15 @@ def draft_plan(run: RunDir, config: CalibrateConfig) -> tuple[PlanInputs, PlanDo
     """
     inputs = load_plan_inputs(run)
     draft = build_plan(inputs, PlanSettings.of_config(config))
-    run.update(draft_plan_sha256=document_hash(draft.model_dump(mode="json", by_alias=True)))
+    if "cells" not in run.manifest.get("stages", {}).get("confirm", {}):  # nothing decoded yet
+        run.update(draft_plan_sha256=document_hash(draft.model_dump(mode="json", by_alias=True)))
     return inputs, draft
+
+
+def is_own(plan: PlanDocument, config: CalibrateConfig) -> bool:
+    """Whether a plan was made with this configuration's thresholds and the run's own costs."""
+    own_costs = plan.measured_on.costs.source == OWN_COSTS
+    return own_costs and plan.analysis_hash == analysis_hash(config)
 
 
 def finish_plan(

@@ -17,7 +17,7 @@ from selfspec_cli.calibrate.finalist_stage import ARTEFACT, STAGE, misses, run_f
 from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options, template_time
 from selfspec_cli.calibrate.observe_stage import run_observe
 from selfspec_cli.calibrate.plan_stage import STAGE as PLAN_STAGE
-from selfspec_cli.calibrate.plan_stage import draft_plan, finish_plan
+from selfspec_cli.calibrate.plan_stage import draft_plan, finish_plan, is_own
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.calibrate.sweep_stage import run_sweep, sweep_points
 from selfspec_cli.calibrate.walk_stage import run_walk
@@ -84,8 +84,6 @@ class Outcome:
     plan: PlanDocument
     confirm: pd.DataFrame | None
     sweep: pd.DataFrame | None
-    changed: bool = True
-    """Whether this call wrote any file of the run; else its report is current too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,22 +186,20 @@ def _from_files(prepared: Prepared, progress: Progress) -> Outcome:
         read_table(run.artefact(ARTEFACT)) if run.stage_done(STAGE) else None,
     )
     _forget_other_analysis(prepared)
-    current = run.stage_done("walk") and run.stage_done(PLAN_STAGE)
+    planned = run.stage_done("walk") and run.stage_done(PLAN_STAGE)
     walk, grid = run_walk(run, config, costs, prepared.observed_layers, progress)
     last = _last_stage(config)
     written = last != "walk" and run.artefact(f"{last}.csv").exists()
     table = read_table(run.artefact(f"{last}.csv")) if written else None
     tables = _Tables(walk=walk, grid=grid, **{last: table} if last != "walk" else {})
-    if current:
-        plan = read_plan(run.artefact(PLAN_FILE))
-        return _outcome(prepared, costs, tables, plan, changed=False)
-    plan = finish_plan(run, *draft_plan(run, config), tables.confirm)
+    plan = read_plan(run.artefact(PLAN_FILE)) if planned else None
+    # `selfspec plan -o` may have put a plan of other thresholds or costs in its place.
+    if plan is None or not is_own(plan, config):
+        plan = finish_plan(run, *draft_plan(run, config), tables.confirm)
     return _outcome(prepared, costs, tables, plan)
 
 
-def _outcome(
-    prepared: Prepared, costs: Costs, tables: _Tables, plan: PlanDocument, *, changed: bool = True
-) -> Outcome:
+def _outcome(prepared: Prepared, costs: Costs, tables: _Tables, plan: PlanDocument) -> Outcome:
     return Outcome(
         run=prepared.run,
         inputs=prepared.inputs,
@@ -213,7 +209,6 @@ def _outcome(
         plan=plan,
         confirm=tables.confirm,
         sweep=tables.sweep,
-        changed=changed,
     )
 
 

@@ -13,18 +13,15 @@ from selfspec_cli.analysis.sweep_check import compare_sweep
 from selfspec_cli.calibrate.estimate import Estimate
 from selfspec_cli.calibrate.run import Outcome
 from selfspec_cli.cli.visible import visible
+from selfspec_cli.plan.files import PLAN_FILE
 from selfspec_cli.report.terminal import print_summary
-from selfspec_cli.report.view import build_view
-from selfspec_cli.report.write import write_files, write_report
+from selfspec_cli.report.view import ReportView, build_view
+from selfspec_cli.report.write import REPORT, write_files
 
 
 def print_outcome(outcome: Outcome) -> None:
     """Write the report and print its summary on stdout, one screen that ends in the answer."""
-    view = build_view(outcome.run.path)
-    page = outcome.run.path / "report.html"
-    notice = ""
-    if outcome.changed or not page.exists():
-        notice = write_files(view, outcome.run.path, ("html", "csv")).notice
+    view, notice = _report(outcome)
     console = Console(highlight=False)
     if outcome.sweep is not None:
         compared = compare_sweep(outcome.sweep, outcome.walk)
@@ -33,7 +30,18 @@ def print_outcome(outcome: Outcome) -> None:
         console.print(visible(_sweep_line(outcome.sweep)), markup=False)
     if notice:
         console.print(notice, markup=False)
-    print_summary(view, console, page)
+    print_summary(view, console)
+
+
+def _report(outcome: Outcome) -> tuple[ReportView, str]:
+    """The run's view, its report written unless it shows this plan; what a user should know."""
+    run, notice = outcome.run, ""
+    view = build_view(run.path)
+    shown = run.manifest["artefacts"][PLAN_FILE]["sha256"]
+    if run.manifest.get("report_of") != shown or not (run.path / REPORT).exists():
+        notice = write_files(view, run.path, ("html", "csv")).notice
+        run.update(report_of=shown)
+    return view, notice
 
 
 def _sweep_line(sweep: pd.DataFrame) -> str:
@@ -81,13 +89,12 @@ def _num_ranked(outcome: Outcome) -> int:
 def outcome_document(outcome: Outcome) -> dict[str, Any]:
     """Write the report and return the outcome as one JSON document."""
     stages = outcome.run.manifest["stages"]
-    report = outcome.run.path / "report.html"
-    if outcome.changed or not report.exists():
-        report = write_report(outcome.run.path)
+    _, notice = _report(outcome)
     document: dict[str, Any] = {
         "schema_version": outcome.run.manifest["schema_version"],
         "run": outcome.run.path.name,
-        "report": report.name,
+        "report": REPORT,
+        "notice": notice or None,
         "verdict": outcome.plan.verdict,
         "total": outcome.plan.total.model_dump(mode="json"),
         "rules": len(outcome.plan.rules),
