@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from selfspec_cli.buckets import context_label
 from selfspec_cli.cli.visible import visible
 from selfspec_cli.plan import text
 from selfspec_cli.plan.document import PlanDocument, Rule
@@ -49,13 +48,11 @@ def rules_table(plan: PlanDocument) -> Table:
 
 
 def _cells(rule: Rule, *, measured: bool) -> list[str]:
-    low, high = rule.temperature_min, rule.temperature_max
-    band = context_label(rule.context_min, rule.context_max).removesuffix(" tokens")
     cell = cell_of(rule)
     return [
         escape(visible(rule.task)),
-        band,
-        f"{low:g}" if low == high else f"{low:g}-{high:g}",
+        text.band(rule),
+        text.temperature(rule),
         "yes" if rule.enabled else "no",
         text.MISSING if cell is None else f"{cell[0]},{cell[1]}",
         text.interval(rule.speedup),

@@ -24,7 +24,6 @@ _CONFIRMED = (
     "ar_seconds", "seconds", "priced_seconds", "predicted_ar_seconds", "predicted_seconds",
     "predicted_rounds", "exact", "is_tie",
 )  # fmt: skip
-_PATHS = ("path_id", "request_id", "temperature", "source", "completion_tokens", "finish")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +34,6 @@ class RunTables:
     manifest: Mapping[str, Any]
     plan: PlanDocument
     requests: pd.DataFrame | None
-    paths: pd.DataFrame | None
     observations: pd.DataFrame | None
     walk: pd.DataFrame | None
     costs: Costs | None
@@ -69,7 +67,6 @@ def read_run(path: Path) -> RunTables:
         manifest=manifest,
         plan=_read_plan(run),
         requests=_optional(run, "requests.parquet"),
-        paths=_optional(run, "paths.parquet", _PATHS),
         observations=_optional(run, "observations.parquet", _OBSERVED),
         walk=_optional(run, "walk.parquet", WALK_COLUMNS),
         costs=_costs(run, manifest),
@@ -90,8 +87,17 @@ def _read_plan(run: RunDir) -> PlanDocument:
 
 
 def _optional(run: RunDir, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame | None:
+    """A table the run may lack; one that it wrote and lost is an error, not an empty figure."""
     file = run.artefact(name)
-    return read_table(file, columns) if file.exists() else None
+    if file.exists():
+        return read_table(file, columns)
+    if name in run.manifest.get("artefacts", {}):
+        raise StorageError(
+            "this file of the run is gone, so its report cannot be built again",
+            where=str(file),
+            hint="Restore it, or run the same `selfspec calibrate` command again.",
+        )
+    return None
 
 
 def _costs(run: RunDir, manifest: Mapping[str, Any]) -> Costs | None:

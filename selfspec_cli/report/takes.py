@@ -21,8 +21,6 @@ class Take:
     """Break-even acceptance there; None where even 1 does not pay."""
     gains: tuple[GainAt, ...]
     """Best speedup if acceptance rose to 0.6, 0.7, 0.8."""
-    layers: tuple[tuple[int, float | None, float | None], ...]
-    """(exit layer, needed, observed) of every layer, rising."""
 
     def gain_at(self, acceptance: float) -> GainAt | None:
         """Return the best speedup at an acceptance; None where the plan does not give it."""
@@ -48,7 +46,6 @@ def _has_numbers(rule: Rule) -> bool:
 
 
 def _take(rule: Rule) -> Take:
-    layers = sorted(rule.break_even_by_layer, key=lambda entry: entry.exit_layer)
     return Take(
         label=rule_label(rule),
         exit_layer=rule.drafter.exit_layer,
@@ -56,5 +53,4 @@ def _take(rule: Rule) -> Take:
         observed=rule.acceptance_rate_tested,
         needed=rule.break_even_acceptance,
         gains=tuple(rule.gain_at),
-        layers=tuple((entry.exit_layer, entry.needed, entry.observed) for entry in layers),
     )

@@ -8,6 +8,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from selfspec_cli.plan import text
 from selfspec_cli.report.format import (
     count,
     milliseconds,
@@ -22,7 +23,7 @@ from selfspec_cli.report.rule_rows import RuleRow
 from selfspec_cli.report.view import ReportView
 
 MAX_ROWS = 10  # rules shown, the largest by decode time
-_MAX_LABEL = 36  # characters of a bucket's name; longer ones end in dots
+_MAX_LABEL = 28  # characters of a task's name; longer ones end in dots
 _MAX_REASONS = 3
 
 
@@ -45,12 +46,12 @@ def summary_lines(view: ReportView, report: Path | None = None) -> Group:
 
 
 def _table(view: ReportView) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     cells = [_cells(row) for row in _rows(view)]
-    names = ("rule", "L", "k", "speedup (95 %)", "measured", "accepted", "needed", "n")
-    table.add_column("bucket")
+    names = ("context", "T", "rule", "L", "k", "speedup (95 %)", "measured", "acc.", "needed", "n")
+    table.add_column("task")
     for at, name in enumerate(names, start=1):
-        # A narrow terminal cuts the bucket's name, never a number.
+        # A narrow terminal cuts the task's name, never a number.
         width = max(len(name), *(len(row[at]) for row in cells)) if cells else len(name)
         table.add_column(name, justify="right", no_wrap=True, min_width=width)
     for row in cells:
@@ -70,7 +71,9 @@ def _more(view: ReportView) -> Iterator[str]:
 def _cells(row: RuleRow) -> list[Text]:
     rule = row.rule
     cells = [
-        shown(row.label.replace(" tokens", ""), _MAX_LABEL),
+        shown(row.task, _MAX_LABEL),
+        text.band(rule),
+        text.temperature(rule),
         "on" if rule.enabled else "off",
         _whole(rule.drafter.exit_layer),
         _whole(rule.draft.length),
@@ -130,8 +133,9 @@ def _formula(view: ReportView) -> str:
     known = [row.rule.textbook for row in view.rules if row.rule.textbook is not None]
     left = next((textbook.discount for textbook in known if textbook.discount is not None), None)
     return (
-        f"Of the textbook speedup {number(left)} is left in the largest bucket (popular rule: "
-        f"0.80); with each request at its own best setting {view.verdict.ceiling} could be saved."
+        f"Of the textbook speedup {number(left)} is left in the largest priced bucket (popular "
+        f"rule: 0.80); with each request at its own best setting "
+        f"{view.verdict.ceiling} could be saved."
     )
 
 
@@ -139,17 +143,10 @@ def _confirmed(view: ReportView) -> str:
     found = view.confirmation
     if found is None:
         return ""
-    lossless = (
-        f"all {plural(found.greedy_decodes, 'greedy decode')} equal plain decoding"
-        if found.greedy_equal == found.greedy_decodes
-        else f"{found.greedy_equal} of {plural(found.greedy_decodes, 'greedy decode')} equal plain "
-        f"decoding, {found.greedy_ties} numeric ties"
-    )
-    if not found.greedy_decodes:
-        lossless = "no greedy decode to compare"
     return (
         f"Predicted against measured: median error {percent(found.median_error, 1)}, worst "
-        f"{percent(found.worst_error, 1)} over {plural(found.num_cells, 'cell')}; {lossless}."
+        f"{percent(found.worst_error, 1)} over {plural(found.num_cells, 'cell')}, regret "
+        f"{percent(found.regret, 1)}; {found.exactness}."
     )
 
 

@@ -1,22 +1,24 @@
 """The view model: built once from a run's files, shown by every page alike."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
-from selfspec_cli.analysis.confirmation import median_and_worst_error, summarise_confirm
+from selfspec_cli.analysis.confirmation import median_and_worst_error, regrets, summarise_confirm
 from selfspec_cli.analysis.grid import ALL_TASKS, build_grid
 from selfspec_cli.analysis.grid import COLUMNS as GRID_COLUMNS
-from selfspec_cli.plan.document import PlanDocument, Rule
+from selfspec_cli.plan.document import OWN_COSTS, PlanDocument, Rule
 from selfspec_cli.report import figure_view as views
 from selfspec_cli.report.facts import InputFacts, input_facts, provenance
 from selfspec_cli.report.figure_data import acceptance, rule_lengths
 from selfspec_cli.report.figure_view import FigureView, make_figures
 from selfspec_cli.report.finding_types import Evidence, Finding, Timing
 from selfspec_cli.report.findings import find
+from selfspec_cli.report.format import plural
 from selfspec_cli.report.rule_rows import RuleRow, rule_rows
 from selfspec_cli.report.tables import RunTables, read_run
 from selfspec_cli.report.takes import Take, takes
@@ -35,6 +37,33 @@ class Confirmation:
     greedy_equal: int
     greedy_ties: int
     """Decodes that differ only where the two best logits tie."""
+    law_positions: int
+    """Positions at which sampled rounds were held against the model's law; 0: none."""
+    law_passed: bool | None
+    law_false_alarm: float | None
+    """Chance that a lossless run fails that test."""
+    regret: float | None
+    """Largest share of time a chosen cell loses to a better one measured; None: none beside it."""
+
+    @property
+    def exactness(self) -> str:
+        """What was proved about the output, in one clause."""
+        if not self.greedy_decodes:
+            greedy = "no greedy decode to compare"
+        elif self.greedy_equal == self.greedy_decodes:
+            greedy = f"all {plural(self.greedy_decodes, 'greedy decode')} equal plain decoding"
+        else:
+            decodes = plural(self.greedy_decodes, "greedy decode")
+            ties = plural(self.greedy_ties, "numeric tie")
+            greedy = f"{self.greedy_equal} of {decodes} equal plain decoding, {ties}"
+        if self.law_passed is None:
+            return f"{greedy}; no sampled law to test"
+        held = "follow" if self.law_passed else "DO NOT follow"
+        return (
+            f"{greedy}; sampled rounds {held} the model's law at "
+            f"{plural(self.law_positions, 'position')} (chi-square, false alarm "
+            f"{self.law_false_alarm:.0e})"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,10 +137,10 @@ def build_view(path: Path) -> ReportView:
         figures=figures,
         findings=find(_evidence(tables, figures, lengths)),
         inputs=input_facts(tables),
-        confirmation=_confirmation(tables.confirm),
+        confirmation=_confirmation(tables.confirm, tables.stage("confirm")),
         provenance=provenance(tables),
         next_command=next_command(plan, tables.manifest, str(path)),
-        foreign_costs=plan.measured_on.costs.source != "this run",
+        foreign_costs=plan.measured_on.costs.source != OWN_COSTS,
     )
 
 
@@ -161,12 +190,13 @@ def _timings(tables: RunTables) -> tuple[Timing, ...]:
     return tuple(found)
 
 
-def _confirmation(confirm: pd.DataFrame | None) -> Confirmation | None:
+def _confirmation(confirm: pd.DataFrame | None, stage: Mapping[str, Any]) -> Confirmation | None:
     if confirm is None or confirm.empty:
         return None
     summary = summarise_confirm(confirm)
     median, worst = median_and_worst_error(summary)
     greedy = confirm.loc[confirm["temperature"] == 0.0]
+    law, lost = stage.get("exactness", {}), regrets(confirm)["regret"].dropna()
     return Confirmation(
         num_cells=len(summary),
         median_error=median,
@@ -174,4 +204,8 @@ def _confirmation(confirm: pd.DataFrame | None) -> Confirmation | None:
         greedy_decodes=len(greedy),
         greedy_equal=int(greedy["exact"].eq(True).sum()),
         greedy_ties=int(greedy["is_tie"].eq(True).sum()),
+        law_positions=int(law.get("positions", 0)),
+        law_passed=law.get("passed"),
+        law_false_alarm=law.get("false_alarm"),
+        regret=float(lost.max()) if len(lost) else None,
     )

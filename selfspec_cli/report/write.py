@@ -12,12 +12,13 @@ from selfspec_cli.report.figures import NO_PICTURES, draw
 from selfspec_cli.report.markdown import render_markdown
 from selfspec_cli.report.page import render_page
 from selfspec_cli.report.sheets import disarmed, findings_sheet, rules_sheet
-from selfspec_cli.report.view import ReportView, build_view
+from selfspec_cli.report.view import ReportView
 from selfspec_cli.storage import atomic_write, write_table
 
 Format = Literal["html", "csv", "md"]
 FORMATS: tuple[Format, ...] = ("html", "csv", "md")
 FIGURES = "figures"
+REPORT = "report.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +29,6 @@ class Written:
     """The first is the one to open."""
     notice: str
     """What a user should know, for example that pictures are missing; empty if nothing."""
-
-
-def write_report(run_path: Path) -> Path:
-    """Write report.html, figures and CSV files into a run's folder, from its files alone.
-
-    Args:
-        run_path: the run directory.
-
-    Returns:
-        Path of report.html.
-
-    Raises:
-        RunDirError: `run_path` holds no run.
-        StorageError: a file is missing or torn, or the disk refuses.
-    """
-    return write_files(build_view(run_path), run_path, ("html", "csv")).files[0]
 
 
 def write_files(view: ReportView, folder: Path, formats: Iterable[Format]) -> Written:
@@ -64,7 +49,7 @@ def write_files(view: ReportView, folder: Path, formats: Iterable[Format]) -> Wr
     if "html" in wanted:
         pictures = {figure.name: draw(figure) for figure in view.figures if not figure.absent}
         notice = NO_PICTURES if None in pictures.values() else ""
-        files.append(_write_text(folder / "report.html", render_page(view, pictures)))
+        files.append(_write_text(folder / REPORT, render_page(view, pictures)))
         files += _write_pictures(folder, view.figures, pictures)
     if "md" in wanted:
         files.append(_write_text(folder / "report.md", render_markdown(view)))

@@ -7,7 +7,7 @@ import pytest
 from report_runs import make_run
 
 from selfspec_cli.report.view import ReportView, build_view
-from selfspec_cli.report.write import write_report
+from selfspec_cli.report.write import write_files
 
 HOSTILE = {
     "</script><script>document.title='owned'</script>": 0.9,
@@ -24,7 +24,7 @@ HOSTILE = {
 def tiny_run(tmp_path_factory) -> Path:
     """A complete run with its report; two tasks, one of which pays."""
     folder = make_run(tmp_path_factory.mktemp("runs") / "tiny")
-    write_report(folder)
+    write_files(build_view(folder), folder, ("html", "csv"))
     return folder
 
 
@@ -40,7 +40,7 @@ def hostile_run(tmp_path_factory) -> Path:
     folder = make_run(
         tmp_path_factory.mktemp("runs") / "hostile", HOSTILE, requests_per_task=3, tokens=12
     )
-    write_report(folder)
+    write_files(build_view(folder), folder, ("html", "csv"))
     return folder
 
 

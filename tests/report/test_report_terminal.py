@@ -50,6 +50,7 @@ def test_facts_of_the_run_are_named(tiny_view):
     assert "Read 31 rows = 28 used + 3 left out (3 malformed)." in text
     assert "56 paths observed: 0 recorded, 56 regenerated." in text
     assert "all 32 greedy decodes equal plain decoding" in text
+    assert "regret" in text
     assert "popular rule: 0.80" in text
     assert "use --task-from" not in text
 

@@ -1,6 +1,8 @@
 """The view: built from a run's files, equal to what those files say."""
 
+import json
 import shutil
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -156,12 +158,22 @@ def test_a_folder_without_a_run_is_told(tmp_path):
 
 
 def test_tables_that_were_never_written_cost_their_figures_only(own_run):
+    written = json.loads((own_run / "manifest.json").read_text(encoding="utf-8"))
     for name in ("observations.parquet", "confirm.csv", "cost.csv"):
         (own_run / name).unlink()
+        del written["artefacts"][name]
+    (own_run / "manifest.json").write_text(json.dumps(written), encoding="utf-8")
     view = build_view(own_run)
     absent = {figure.name for figure in view.figures if figure.absent}
     assert absent == {BY_LAYER, POSITIONS, COSTS, MEASURED}
     assert all(figure.absent.endswith(".") for figure in view.figures if figure.absent)
+
+
+def test_a_file_that_was_written_and_is_gone_is_named(own_run):
+    """A report without it would look whole: figures and findings would vanish without a word."""
+    (own_run / "walk.parquet").unlink()
+    with pytest.raises(StorageError, match=r"walk\.parquet: this file of the run is gone"):
+        build_view(own_run)
 
 
 def test_a_moved_run_reads_the_same(own_run, tmp_path, tiny_view):
@@ -169,3 +181,15 @@ def test_a_moved_run_reads_the_same(own_run, tmp_path, tiny_view):
     view = build_view(moved)
     assert [row.label for row in view.rules] == [row.label for row in tiny_view.rules]
     assert view.verdict.sentence == tiny_view.verdict.sentence
+
+
+def test_exactness_says_what_was_proved_and_what_was_not(tiny_view):
+    """A law that was not tested is not called proved; one that fails is not called followed."""
+    seen = tiny_view.confirmation
+    tested = replace(seen, law_positions=6, law_passed=True, law_false_alarm=1e-4)
+    assert "sampled rounds follow the model's law at 6 positions" in tested.exactness
+    assert "false alarm 1e-04" in tested.exactness
+    assert "DO NOT follow" in replace(tested, law_passed=False).exactness
+    untested = replace(tested, law_positions=0, law_passed=None)
+    assert untested.exactness.endswith("no sampled law to test")
+    assert "31 of 32 greedy decodes" in replace(seen, greedy_equal=31, greedy_ties=1).exactness
