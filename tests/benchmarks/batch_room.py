@@ -81,11 +81,11 @@ def row(taken: dict[tuple[int, int, str], list[float]], batch: int, share: float
         )
         for acceptance in ACCEPTANCES
     }  # fmt: skip
-    first = taken[1, 1, "layers"]
+    steps = taken[batch, 1, "layers"]
     return {
         "batch": batch,
         "plain_ms": 1e3 * plain,
-        "spread": statistics.stdev(first) / statistics.fmean(first),
+        "spread": statistics.stdev(steps) / statistics.fmean(steps),
         "c": draft,
         "v": verify,
         "gains": gains,

@@ -93,9 +93,9 @@ def greedy(folder: Path) -> dict[str, int]:
 
 
 def costs(run: RunDir) -> list[dict[str, float]]:
-    """C and v of some layers at the median context of the run's prompts."""
+    """Greedy c and v of some layers at the median context of the run's prompts."""
     inputs = load_plan_inputs(run)
-    surface = next(iter(inputs.costs.surfaces.values()))
+    surface = inputs.costs.surfaces["greedy"]
     context = float(inputs.requests["prompt_tokens"].median())
     layers = [layer for layer in SHOWN_LAYERS if layer in inputs.exit_layers]
     return [

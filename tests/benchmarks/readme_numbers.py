@@ -113,14 +113,15 @@ def batch_table(document: Mapping[str, Any]) -> str:
     shares = list(document["rows"][0]["gains"])
     head = " | ".join(f"gain at acceptance {share}" for share in shares)
     lines = [
-        f"| batch | plain step, ms | c | v at k = {document['draft_length']} | {head} |",
+        "| batch | plain step, ms (spread of blocks) | c "
+        f"| v at k = {document['draft_length']} | {head} |",
         "|---" * (4 + len(shares)) + "|",
     ]
     for row in document["rows"]:
         gains = " | ".join(f"{row['gains'][share]:.2f}" for share in shares)
         lines.append(
-            f"| {row['batch']} | {row['plain_ms']:.0f} | {row['c']:.2f} | {row['v']:.2f} "
-            f"| {gains} |"
+            f"| {row['batch']} | {row['plain_ms']:.0f} ({row['spread']:.0%}) | {row['c']:.2f} "
+            f"| {row['v']:.2f} | {gains} |"
         )
     return "\n".join(lines) + "\n"
 

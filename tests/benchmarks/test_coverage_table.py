@@ -7,7 +7,7 @@ import sys
 
 
 def test_table_and_numbers_agree(repo, tmp_path):
-    """Run as `make numbers` runs it, with few buckets."""
+    """Run by its command line, with few buckets."""
     out = tmp_path / "coverage.json"
     script = str(repo / "tests" / "benchmarks" / "coverage_table.py")
     done = subprocess.run(
