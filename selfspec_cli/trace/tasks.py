@@ -23,6 +23,7 @@ from selfspec_cli.trace.script import prompt_text
 _REGEX = "regex:"
 _SYSTEM_ROLES = ("system", "developer")
 _DIGITS = 6  # of the hash: one chance in 17 million that two given system turns share a label
+_LONGEST_NAME = 80  # characters of a task name that a rule may find; prompts are longer
 
 FindTask = Callable[[Row, ReadRow], str | None]
 """(row as stored, what its reader made of it) to a label, or None."""
@@ -78,7 +79,7 @@ def field_label(row: Row, path: str) -> str | None:
         row: of the trace.
         path: names joined by dots; a whole number counts into a list, from 0.
     """
-    return _label(_lookup(row, path))
+    return _name(_label(_lookup(row, path)))
 
 
 def _lookup(place: object, path: str) -> object:
@@ -106,7 +107,7 @@ def regex_label(pattern: re.Pattern[str], request: Request) -> str | None:
     found = pattern.search(prompt_text(request))
     if found is None:
         return None
-    return (found.group(1) if pattern.groups else found.group(0)) or None
+    return _name((found.group(1) if pattern.groups else found.group(0)) or None)
 
 
 def file_label(request: Request) -> str | None:
@@ -124,8 +125,19 @@ def system_label(request: Request) -> str:
     ]
     if not any(turns):
         return "no-system"
-    digest = hashlib.sha256("\n".join(turns).encode("utf-8", "surrogatepass")).hexdigest()
-    return f"system-{digest[:_DIGITS]}"
+    return _hashed("system", "\n".join(turns))
+
+
+def _name(label: str | None) -> str | None:
+    """A label as it is; text too long or broken for one is hashed: labels stand in every file."""
+    if label is None or (len(label) <= _LONGEST_NAME and "\n" not in label):
+        return label
+    return _hashed("text", label)
+
+
+def _hashed(kind: str, text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{kind}-{digest[:_DIGITS]}"
 
 
 def refuse_unfound(source: TaskSource, num_found: int, fields: Row) -> None:

@@ -15,6 +15,7 @@ from selfspec_cli.calibrate.confirm_cells import Chosen
 from selfspec_cli.calibrate.confirm_stage import confirm_paths
 from selfspec_cli.calibrate.paths_table import shard_frame
 from selfspec_cli.engine import verify as engine_verify
+from selfspec_cli.plan.files import read_plan
 from selfspec_cli.records import PreparedRequest, Sampling
 from selfspec_cli.replay import law_proof
 from selfspec_cli.replay.observe import ObservedPath, PathJob
@@ -226,3 +227,35 @@ def test_the_sampled_law_is_proved_where_no_sampled_cell_fits_the_budget(tiny_ch
     proof = manifest(tmp_path / "run")["stages"]["confirm"]["exactness"]
     assert proof["positions"] >= 1, proof
     assert proof["passed"] is True, proof
+
+
+def test_no_plan_rests_on_a_run_whose_output_differed(tiny_checkpoint, tmp_path, capsys):
+    """`plan` reads files only; a decode that differed stands in confirm.csv and ends it with 1."""
+    trace = write_trace(tmp_path / "t.jsonl", trace_rows(4, max_tokens=8))
+    assert run_cli(*command(tiny_checkpoint, trace, tmp_path, config_text=SMALL)) in FINISHED
+    run = tmp_path / "run"
+    assert run_cli("plan", run) == 0
+    table = read_table(run / "confirm.csv")
+    greedy = table.index[table["temperature"] == 0.0][0]
+    table["exact"] = table["exact"].astype(object)
+    table.loc[greedy, ["exact", "first_difference", "top2_gap"]] = [False, 3, 0.5]
+    write_table(table, run / "confirm.csv")
+    capsys.readouterr()
+    assert run_cli("plan", run) == 1
+    assert "differ from plain decoding" in capsys.readouterr().err
+
+
+def test_a_plan_of_other_thresholds_in_the_runs_place_is_made_again(tiny_checkpoint, tmp_path):
+    """`plan --margin 2 -o RUN/plan.yaml`, then calibrate: its own margin, and a report of it."""
+    trace = write_trace(tmp_path / "t.jsonl", trace_rows(4, max_tokens=8))
+    made = command(tiny_checkpoint, trace, tmp_path, config_text=SMALL)
+    assert run_cli(*made) in FINISHED
+    run = tmp_path / "run"
+    first = (run / "report.html").read_text(encoding="utf-8")
+    assert run_cli("plan", run, "--margin", "2", "-o", run / "plan.yaml") == 0
+    assert run_cli("report", run) == 0
+    assert (run / "report.html").read_text(encoding="utf-8") != first
+    assert run_cli(*made) in FINISHED
+    assert json.loads((run / "manifest.json").read_text())["status"] == "done"
+    assert read_plan(run / "plan.yaml").settings.margin == 0.05
+    assert (run / "report.html").read_text(encoding="utf-8") == first

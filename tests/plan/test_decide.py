@@ -235,3 +235,24 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path, content):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(PlanError, match="cannot be read"):
         Plan.load(tmp_path / "none.yaml")
+
+
+def test_numbers_beyond_any_float_are_refused_not_raised(plan):
+    found = ask(plan, context_tokens=10**400)
+    assert not found.enabled
+    assert "is not a number" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda data: data["traces"].update(prompt_tokens_min="12"), "prompt_tokens_min is '12'"),
+        (lambda data: data["rules"][0]["laws"][0].update(top_p=math.nan), "laws holds"),
+    ],
+)
+def test_a_plan_with_an_odd_number_is_no_plan(file, spoil, says):
+    """A NaN top_p would equal every top_p: nothing differs from it by more than the tolerance."""
+    data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    spoil(data)
+    with pytest.raises(PlanError, match=says):
+        Plan.of_document(data)

@@ -134,3 +134,17 @@ def test_a_rule_that_finds_nothing_is_an_input_error(write_rows, rule, told):
 def test_rules_that_cannot_work_are_input_errors(rule):
     with pytest.raises(TraceError, match="--task-from"):
         task_source(rule)
+
+
+def test_text_never_becomes_a_task_name():
+    """`--task-from prompt`, or a pattern that takes all: prompts must not enter the plan."""
+    prompt = "Dear support, my account " + "is locked " * 20
+    for label in (
+        field_label({"prompt": prompt}, "prompt"),
+        field_label({"note": "one\ntwo"}, "note"),
+        regex_label(re.compile("(?s).*"), request(("user", prompt))),
+    ):
+        assert re.fullmatch(r"text-[0-9a-f]{6}", label), label
+    assert field_label({"route": "a" * 80}, "route") == "a" * 80
+    other = field_label({"prompt": prompt + "!"}, "prompt")
+    assert other != field_label({"prompt": prompt}, "prompt")
