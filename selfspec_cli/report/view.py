@@ -38,7 +38,7 @@ class Confirmation:
     greedy_ties: int
     """Decodes that differ only where the two best logits tie."""
     law_positions: int
-    """Positions at which sampled rounds were held against the model's law; 0: none."""
+    """Positions at which sampled drafts were held against the model's law; 0: none."""
     law_passed: bool | None
     law_false_alarm: float | None
     """Chance that a lossless run fails that test."""
@@ -60,7 +60,7 @@ class Confirmation:
             return f"{greedy}; no sampled law to test"
         held = "follow" if self.law_passed else "DO NOT follow"
         return (
-            f"{greedy}; sampled rounds {held} the model's law at "
+            f"{greedy}; accepted and replaced drafts {held} the model's law at "
             f"{plural(self.law_positions, 'position')} (chi-square, false alarm "
             f"{self.law_false_alarm:.0e})"
         )

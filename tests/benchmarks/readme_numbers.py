@@ -35,7 +35,8 @@ def filled(text: str, results: Path = RESULTS) -> str:
         if name not in TABLES:
             raise SystemExit(f"README.md asks for numbers: {name}; known: {', '.join(TABLES)}")
         file, table = TABLES[name]
-        document = json.loads((results / file).read_text(encoding="utf-8"))
+        text = (results / file).read_text(encoding="utf-8")
+        document = json.loads(text) if file.endswith(".json") else text
         return match["head"] + table(document) + match["tail"]
 
     return BLOCK.sub(render, text)
@@ -108,6 +109,11 @@ def coverage_table(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def printed(summary: str) -> str:
+    """What the example run printed, as a block."""
+    return f"```\n{summary.strip()}\n```\n"
+
+
 def batch_table(document: Mapping[str, Any]) -> str:
     """What batches leave to gain; see batch_room.py."""
     shares = list(document["rows"][0]["gains"])
@@ -171,7 +177,8 @@ def listed(values: Any) -> str:
     return ", ".join(map(str, values)) or "-"
 
 
-TABLES: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "summary": ("summary.txt", printed),
     "evidence": ("evidence.json", evidence_table),
     "predicted": ("evidence.json", predicted_table),
     "costs": ("evidence.json", cost_table),

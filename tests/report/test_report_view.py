@@ -187,7 +187,7 @@ def test_exactness_says_what_was_proved_and_what_was_not(tiny_view):
     """A law that was not tested is not called proved; one that fails is not called followed."""
     seen = tiny_view.confirmation
     tested = replace(seen, law_positions=6, law_passed=True, law_false_alarm=1e-4)
-    assert "sampled rounds follow the model's law at 6 positions" in tested.exactness
+    assert "accepted and replaced drafts follow the model's law at 6 positions" in tested.exactness
     assert "false alarm 1e-04" in tested.exactness
     assert "DO NOT follow" in replace(tested, law_passed=False).exactness
     untested = replace(tested, law_positions=0, law_passed=None)
