@@ -13,10 +13,9 @@ from selfspec_cli.analysis.sweep_check import compare_sweep
 from selfspec_cli.calibrate.estimate import Estimate
 from selfspec_cli.calibrate.run import Outcome
 from selfspec_cli.cli.visible import visible
-from selfspec_cli.plan.files import PLAN_FILE
 from selfspec_cli.report.terminal import print_summary
 from selfspec_cli.report.view import ReportView, build_view
-from selfspec_cli.report.write import REPORT, write_files
+from selfspec_cli.report.write import REPORT, is_current, write_files
 
 
 def print_outcome(outcome: Outcome) -> None:
@@ -35,13 +34,9 @@ def print_outcome(outcome: Outcome) -> None:
 
 def _report(outcome: Outcome) -> tuple[ReportView, str]:
     """The run's view, its report written unless it shows this plan; what a user should know."""
-    run, notice = outcome.run, ""
-    view = build_view(run.path)
-    shown = run.manifest["artefacts"][PLAN_FILE]["sha256"]
-    if run.manifest.get("report_of") != shown or not (run.path / REPORT).exists():
-        notice = write_files(view, run.path, ("html", "csv")).notice
-        run.update(report_of=shown)
-    return view, notice
+    path = outcome.run.path
+    view = build_view(path)
+    return view, "" if is_current(path) else write_files(view, path, ("html", "csv")).notice
 
 
 def _sweep_line(sweep: pd.DataFrame) -> str:

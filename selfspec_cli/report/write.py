@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from selfspec_cli.errors import StorageError
+from selfspec_cli.plan.files import PLAN_FILE
 from selfspec_cli.report.figure_style import standalone_svg
 from selfspec_cli.report.figure_view import FigureView
 from selfspec_cli.report.figures import NO_PICTURES, draw
@@ -13,12 +14,14 @@ from selfspec_cli.report.markdown import render_markdown
 from selfspec_cli.report.page import render_page
 from selfspec_cli.report.sheets import disarmed, findings_sheet, rules_sheet
 from selfspec_cli.report.view import ReportView
-from selfspec_cli.storage import atomic_write, write_table
+from selfspec_cli.storage import RunDir, atomic_write, write_table
+from selfspec_cli.storage.files import file_sha256
 
 Format = Literal["html", "csv", "md"]
 FORMATS: tuple[Format, ...] = ("html", "csv", "md")
 FIGURES = "figures"
 REPORT = "report.html"
+_SHOWN = "report_of"  # manifest key: hash of the plan that the run's report shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,9 @@ def write_files(view: ReportView, folder: Path, formats: Iterable[Format]) -> Wr
         notice = NO_PICTURES if None in pictures.values() else ""
         files.append(_write_text(folder / REPORT, render_page(view, pictures)))
         files += _write_pictures(folder, view.figures, pictures)
+        if folder.resolve() == view.path.resolve():
+            run = RunDir.load(view.path)
+            run.update(**{_SHOWN: file_sha256(run.artefact(PLAN_FILE))})
     if "md" in wanted:
         files.append(_write_text(folder / "report.md", render_markdown(view)))
     if "csv" in wanted:
@@ -60,6 +66,17 @@ def write_files(view: ReportView, folder: Path, formats: Iterable[Format]) -> Wr
     if {"html", "csv"} & set(wanted):
         files += _write_figure_data(folder, view.figures)
     return Written(files=tuple(files), notice=notice)
+
+
+def is_current(path: Path) -> bool:
+    """Whether a run's folder holds a report of the plan that lies there now.
+
+    Raises:
+        RunDirError: `path` holds no run.
+    """
+    run = RunDir.load(path)
+    shown, plan = run.manifest.get(_SHOWN), run.artefact(PLAN_FILE)
+    return (path / REPORT).exists() and shown == file_sha256(plan)
 
 
 def _write_pictures(
