@@ -203,6 +203,14 @@ def test_missing_required_value_names_its_option(key):
         ("exit_layers", "80%-30%", "'80%-30%' is not a share"),
         ("exit_layers", "30%-180%", "'30%-180%' is not a share"),
         ("exit_layers", "abc", "'abc' is not a range"),
+        ("batch_sizes", "0", r"--batch-size: batch size 0 is outside 1\.\.256"),
+        ("batch_sizes", "1,4,300", "batch size 300 is outside"),
+        ("batch_sizes", "", "--batch-size: '' is not a range"),
+        ("batch_sizes", "some", "'some' is not a range"),
+        ("batch_sizes", "8-4", "8 comes after 4"),
+        ("batch_sizes", [], "--batch-size: '' is not a range"),
+        ("batch_sizes", [1, 2.5], r"\[1, 2\.5\] is no batch size"),
+        ("batch_sizes", True, "True is no batch size"),
         ("engine", "compiled", "--engine: engine 'compiled' is not available yet"),
         ("engine", "fast", "--engine: input should be 'auto' or 'eager'"),
         ("limit", 0, "--limit: .*greater than or equal to 1"),
@@ -334,6 +342,18 @@ def test_minus_zero_is_zero():
     assert math.copysign(1.0, parse_temperatures("-0.0")[0]) == 1.0
 
 
+@pytest.mark.parametrize("written", ["1,4,8", "8,1, 4,4", [1, 4, 8], ["1", 4, "8"]])
+def test_batch_sizes_ascend_and_the_smallest_is_the_base(written):
+    assert config(batch_sizes=written).batch_sizes == (1, 4, 8)
+    assert config(batch_sizes=4).batch_sizes == (4,)
+
+
+def test_only_the_rigorous_preset_prices_larger_batches():
+    """Each size costs time; without one the plan says that it was measured at batch 1 only."""
+    found = {name: load_config(name, NEEDED).batch_sizes for name in preset_names()}
+    assert found == {"default": (1,), "quickstart": (1,), "rigorous": (1, 4, 8)}
+
+
 @pytest.mark.parametrize("written", ["4", 4, [4]])
 def test_range_may_be_text_number_or_list(written):
     assert config(draft_lengths=written).draft_lengths == "4"
@@ -357,7 +377,7 @@ CHANGED = {
     "draft_truncation": "none", "cost.blocks": 11,
     "cost.contexts": [32, 64], "cost.warmup": 3, "confirm.cells": 3, "confirm.requests": 5,
     "confirm.min_tokens": 8, "confirm.repeats": 2, "confirm.budget_s": 60, "include_text": True,
-    "task_from": "file",
+    "task_from": "file", "batch_sizes": "1,4",
 }  # fmt: skip
 
 
@@ -399,5 +419,5 @@ def test_facts_replace_the_words_they_resolve():
 def test_measurement_hash_is_stable_across_versions():
     """Golden: a change here makes every existing run refuse to resume; do it on purpose only."""
     assert measurement_hash(config()) == (
-        "103d2210cf7862f20c6dfbd93c1a82a6dab1869350de99418e97e8a3bb77061d"
+        "fd62001216810032803e95561375fde68cd7db0423471461ded90878927c25cb"
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from selfspec_cli.errors import EXIT_NO_EVIDENCE, ConfigError
+from selfspec_cli.errors import EXIT_NO_EVIDENCE
 
 Text = str | None
 Number = int | None
@@ -32,7 +32,9 @@ def calibrate(
     ] = None,
     limit: Annotated[Number, typer.Option(help="Most requests taken from the traces.")] = None,
     max_tokens: Annotated[Number, typer.Option(help="Cap on output tokens a request.")] = None,
-    batch_size: Annotated[Number, typer.Option(help="Batch sizes to price; 1 for now.")] = None,
+    batch_size: Annotated[
+        Text, typer.Option(help="Batch sizes to price, 1 or 1,4,8; rules are decided at the first.")
+    ] = None,
     continuations: Annotated[
         Text, typer.Option(help="Text to observe: auto, recorded or regenerate.")
     ] = None,
@@ -72,12 +74,12 @@ def calibrate(
     overrides = {
         "model": model, "traces": traces or None, "out": out, "exit_layers": exit_layers,
         "draft_lengths": draft_lengths, "temperatures": temperatures, "limit": limit,
+        "batch_sizes": batch_size,
         "task_from": task_from, "max_tokens": max_tokens, "continuations": continuations,
         "sweep": sweep, "chat_template": chat_template, "tokenizer": tokenizer,
         "device": device, "device_map": device_map, "dtype": dtype, "engine": engine, "seed": seed,
         "include_text": include_text,
     }  # fmt: skip
-    _check_batch_size(batch_size)
     prepared = _prepare(config, overrides, fresh=fresh)
     from selfspec_cli.cli.progress import TerminalProgress
 
@@ -96,15 +98,6 @@ def calibrate(
         print_outcome(outcome)
     if no_evidence(outcome.plan):
         raise typer.Exit(EXIT_NO_EVIDENCE)
-
-
-def _check_batch_size(batch_size: int | None) -> None:
-    if batch_size not in (None, 1):
-        raise ConfigError(
-            f"batch size {batch_size} cannot be priced yet; costs are measured at batch 1 only",
-            where="--batch-size",
-            hint="Leave the flag out.",
-        )
 
 
 def _prepare(config: str | None, overrides: dict[str, Any], *, fresh: bool) -> Any:

@@ -9,6 +9,7 @@ from selfspec_cli.config.hashes import (
 from selfspec_cli.config.load import load_config
 from selfspec_cli.config.ranges import (
     beyond_exit_layers,
+    parse_batch_sizes,
     parse_temperatures,
     resolve_draft_lengths,
     resolve_exit_layers,
@@ -26,6 +27,7 @@ __all__ = [
     "load_config",
     "measurement_document",
     "measurement_hash",
+    "parse_batch_sizes",
     "parse_temperatures",
     "preset_names",
     "preset_path",

@@ -20,7 +20,7 @@ _REQUIRED_HINTS = {
     "out": "Give -o: the folder the run is written to.",
 }
 _Error = TypeVar("_Error", bound=SelfspecError)
-_FLAGS = {"model": "-m", "traces": "-t", "out": "-o"}
+_FLAGS = {"model": "-m", "traces": "-t", "out": "-o", "batch_sizes": "--batch-size"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

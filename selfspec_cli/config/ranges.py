@@ -9,6 +9,7 @@ from typing import Literal
 from selfspec_cli.errors import ConfigError
 
 NUM_BEYOND = 2  # layers observed on each side of a range given as a share of the depth
+MAX_BATCH = 256
 GRAMMAR = "Write 9-24, 9-24+3 or 9,12,15"
 _ITEM = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?:\+(\d{1,6}))?)?")
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?)%-(\d{1,3}(?:\.\d+)?)%(?:\+(\d{1,6}))?")
@@ -51,6 +52,31 @@ def resolve_draft_lengths(spec: str, where: str = "draft_lengths") -> tuple[int,
             hint="A round drafts at least one token; plain decoding is measured anyway.",
         )
     return lengths
+
+
+def parse_batch_sizes(value: object, where: str = "batch_sizes") -> tuple[int, ...]:
+    """Return the batch sizes that `value` names (rows, ascending, each once).
+
+    Args:
+        value: text in the grammar of ranges, such as `1,4,8`, a whole number, or a list of such.
+        where: key or option, for messages.
+
+    Raises:
+        ConfigError: not in the grammar, or a size outside 1..256.
+    """
+    items = value if isinstance(value, list | tuple) else [value]
+    if any(isinstance(item, bool) or not isinstance(item, str | int) for item in items):
+        raise ConfigError(f"{value!r} is no batch size", where=where, hint="Write 1 or 1,4,8.")
+    sizes = parse_range(",".join(map(str, items)), where)
+    if sizes[0] < 1 or sizes[-1] > MAX_BATCH:
+        wrong = sizes[0] if sizes[0] < 1 else sizes[-1]
+        raise ConfigError(
+            f"batch size {wrong} is outside 1..{MAX_BATCH}",
+            where=where,
+            hint="Write 1 or 1,4,8; rules are decided at the first, the others say how far they "
+            "hold.",
+        )
+    return sizes
 
 
 def check_exit_layers(spec: str, where: str = "exit_layers") -> None:

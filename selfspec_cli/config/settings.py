@@ -7,6 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from selfspec_cli.config.ranges import (
     check_exit_layers,
+    parse_batch_sizes,
     parse_temperatures,
     resolve_draft_lengths,
 )
@@ -146,6 +147,11 @@ class CalibrateConfig(_Section):
         default=(0.0, 0.7),
         description="Temperatures to observe at, or trace: each request at its own.",
     )
+    batch_sizes: tuple[int, ...] = Field(
+        default=(1,),
+        description="Batch sizes to price, requests decoded together: 1 or 1,4,8; rules are "
+        "decided at the first. Not the rows observed together, which change no number.",
+    )
     task_from: str | None = Field(
         default=None,
         description="Where a request's task comes from: a field of the row, regex:PATTERN, file, "
@@ -218,6 +224,11 @@ class CalibrateConfig(_Section):
     @classmethod
     def _temperatures(cls, value: Any) -> Any:
         return parse_temperatures(value)
+
+    @field_validator("batch_sizes", mode="before")
+    @classmethod
+    def _batch_sizes(cls, value: Any) -> Any:
+        return parse_batch_sizes(value)
 
     @field_validator("engine", mode="before")
     @classmethod

@@ -170,11 +170,12 @@ def test_cells_at_the_traces_own_temperatures_cannot_all_be_decoded(try_to):
     assert "--sweep walk" in said
 
 
-def test_a_batch_size_that_cannot_be_priced(try_to):
+@pytest.mark.parametrize("size", ["0", "-2", "1,1000", "large", "2.5"])
+def test_a_batch_size_that_cannot_be_priced(try_to, size):
     """A40: refused before any model work."""
-    said = try_to("--batch-size", "2")
+    said = try_to("--batch-size", size)
     assert "--batch-size" in said
-    assert "batch 1 only" in said
+    assert "outside 1..256" in said or "is not a range" in said, said
 
 
 @pytest.mark.parametrize("rule", ["argmax", "typical"])
