@@ -80,7 +80,8 @@ class CostSurface:
         """Build the surface of one (law, batch, engine) from the rows of cost.csv.
 
         Rows of part `round` are whole measured rounds and are ignored here. Prefill is timed in
-        few blocks, so it is no part of one.
+        few blocks, so it is no part of one, and at batch size 1 whatever `batch` is: a batch's
+        prompts are run one by one.
 
         Raises:
             StorageError: columns or parts are missing, or no block timed every part.
@@ -99,7 +100,7 @@ class CostSurface:
             offset=0.0,
             whole=None,
             whole_error=None,
-            prefill=prefill_curve(rows),
+            prefill=prefill_curve(frame if engine is None else frame[frame["engine"] == engine]),
             _nodes=nodes,
             _rounds=round_nodes(nodes, 1.0, 0.0),
         )
