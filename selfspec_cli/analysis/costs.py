@@ -1,5 +1,4 @@
-"""Costs of a run: cost.csv to priced surfaces by batch size and law. No torch: replanning starts
-here."""
+"""Costs of a run: cost.csv to surfaces by batch size and law. No torch: replanning starts here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
