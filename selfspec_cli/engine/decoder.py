@@ -73,9 +73,7 @@ class Decoder:
         k = min(draft_length, self.job.budget - len(self.output) - 1)
         if k <= 0:
             self.ar_step()
-            return Round(
-                num_drafted=0, num_tested=0, num_accepted=0, num_committed=1, context=context
-            )
+            return round_of(0, 0, 1, context)
         drafted = self._draft(exit_layer, k)
         deep = self.view.run(
             self._states[:, : k + 1], self.cache, exit_layer, self.view.num_layers
@@ -84,15 +82,7 @@ class Decoder:
         a = verdict.num_accepted
         committed = self.commit([*drafted[:a], verdict.next_token])
         self._roll_back()
-        cut = committed <= a  # ended on an accepted token: nothing after it was tested
-        tested = committed if cut else min(a + 1, k)
-        return Round(
-            num_drafted=k,
-            num_tested=tested,
-            num_accepted=min(a, committed),
-            num_committed=committed,
-            context=context,
-        )
+        return round_of(k, a, committed, context)
 
     def _draft(self, exit_layer: int, k: int) -> list[int]:
         drafted: list[int] = []
@@ -136,12 +126,30 @@ class Decoder:
 
         A step's last act; timing calls it by itself to price bookkeeping.
         """
-        for count, token in enumerate(tokens, start=1):
-            self.output.append(token)
-            self.finish = finish_of(self.job, self.output)
-            if self.finish is not None:
-                return count
-        return len(tokens)
+        count, self.finish = extend(self.job, self.output, tokens)
+        return count
+
+
+def extend(job: Job, output: list[int], tokens: Sequence[int]) -> tuple[int, Finish | None]:
+    """Append tokens up to EOS, a stop string or the budget; returns how many and the end."""
+    for count, token in enumerate(tokens, start=1):
+        output.append(token)
+        finish = finish_of(job, output)
+        if finish is not None:
+            return count, finish
+    return len(tokens), None
+
+
+def round_of(num_drafted: int, num_accepted: int, num_committed: int, context: int) -> Round:
+    """Counts of a round whose verdict accepted so many drafts before EOS and budget cut it."""
+    cut = num_committed <= num_accepted  # ended on an accepted token: no later one was tested
+    return Round(
+        num_drafted=num_drafted,
+        num_tested=num_committed if cut else min(num_accepted + 1, num_drafted),
+        num_accepted=min(num_accepted, num_committed),
+        num_committed=num_committed,
+        context=context,
+    )
 
 
 def finish_of(job: Job, output: Sequence[int]) -> Finish | None:

@@ -5,6 +5,7 @@ beyond it is never visible (masks are built from positions) and is overwritten b
 Layers with a sliding window keep all positions too: what a round wrote beyond the window's edge may
 be rolled back, and the positions it pushed out must then be there again.
 Layers [0, L) run ahead of layers [L, N) while a round drafts, so pointers are kept per layer too.
+Only the first rows may take part in a pass: those that have pointers.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,9 @@ class KVCache:
         num_layers: decoder layers N.
         rows: batch rows B.
         capacity: positions per row; a write beyond it raises IndexError.
+
+    Attributes:
+        lengths: write pointers by layer, one for each active row (all rows until `activate`).
     """
 
     is_compileable = False  # read by the library's mask and attention code
@@ -33,11 +37,29 @@ class KVCache:
         self.lengths = [[0] * rows for _ in range(num_layers)]
         self.keys: list[Tensor | None] = [None] * num_layers
         self.values: list[Tensor | None] = [None] * num_layers
+        self._ragged: tuple[tuple[object, ...], tuple[Tensor, Tensor]] | None = None
+
+    @property
+    def active(self) -> int:
+        """How many of the first rows take part in a pass."""
+        return len(self.lengths[0])
+
+    def activate(self, lengths: Sequence[int]) -> None:
+        """Let the first len(lengths) rows take part in passes, with these pointers in all layers.
+
+        Raises:
+            ValueError: more rows than there are, or a pointer outside the cache.
+        """
+        if len(lengths) > self.rows or any(not 0 <= n <= self.capacity for n in lengths):
+            raise ValueError(
+                f"pointers {list(lengths)} do not fit {self.rows} rows of {self.capacity} positions"
+            )
+        self.lengths = [list(lengths) for _ in self.lengths]
 
     def update(
         self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        """Write [rows, heads, m, dim] at each row's pointer; return all up to the longest row."""
+        """Write [active, heads, m, dim] at each row's pointer; return all up to the longest row."""
         if self.keys[layer_idx] is None:
             self.keys[layer_idx] = self._allocate(key)
             self.values[layer_idx] = self._allocate(value)
@@ -45,30 +67,38 @@ class KVCache:
         assert keys is not None  # allocated just above
         assert values is not None
         starts, m = self.lengths[layer_idx], key.shape[2]
-        end = max(starts) + m
+        active, end = len(starts), max(starts) + m
         if end > self.capacity:
             raise IndexError(f"KV cache of {self.capacity} positions asked to hold {end}")
         if min(starts) == max(starts):
-            keys[:, :, starts[0] : end] = key
-            values[:, :, starts[0] : end] = value
+            keys[:active, :, starts[0] : end] = key
+            values[:active, :, starts[0] : end] = value
         else:
-            slots = torch.tensor(starts)[:, None] + torch.arange(m)  # [B, m]
-            index = (torch.arange(self.rows)[:, None].to(key.device), slots.to(key.device))
+            index = self._slots(starts, m, key.device)
             keys.transpose(1, 2)[index] = key.transpose(1, 2)
             values.transpose(1, 2)[index] = value.transpose(1, 2)
         self.lengths[layer_idx] = [start + m for start in starts]
-        return keys[:, :, :end], values[:, :, :end]
+        return keys[:active, :, :end], values[:active, :, :end]
+
+    def _slots(self, starts: Sequence[int], m: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Row and position [active, m] of each write; made once a pass, not once a layer."""
+        wanted = (*starts, m, device)
+        if self._ragged is None or self._ragged[0] != wanted:
+            rows = torch.arange(len(starts))[:, None].to(device)
+            slots = (torch.tensor(starts)[:, None] + torch.arange(m)).to(device)
+            self._ragged = (wanted, (rows, slots))
+        return self._ragged[1]
 
     def _allocate(self, like: Tensor) -> Tensor:
         # Zeros, not empty: a masked slot still enters attention as 0 · value, and 0 · NaN is NaN.
         return like.new_zeros(self.rows, like.shape[1], self.capacity, like.shape[3])
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Longest row of a layer (positions); the library asks for it by this name."""
+        """Longest active row of a layer (positions); the library asks for it by this name."""
         return max(self.lengths[layer_idx])
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """Set every layer's pointers to `lengths` [rows]; nothing is copied.
+        """Set every layer's pointers to `lengths` [active]; nothing is copied.
 
         Raises:
             ValueError: below 0, or a layer has written less than that, so a slot would hold

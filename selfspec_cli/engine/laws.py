@@ -28,6 +28,9 @@ class Processor:
         eos_ids: tokens that `min_tokens` forbids.
         token_mask: optional grammar hook.
         truncate: False leaves top-k and top-p out; a draft law may do so, losslessly.
+
+    Attributes:
+        unchanged: whether `processed` is the identity.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class Processor:
         self.sampling, self.vocab_size = sampling, vocab_size
         self.eos_ids, self.token_mask, self.truncate = list(eos_ids), token_mask, truncate
         self._prompt = torch.tensor(list(prompt), dtype=torch.long)
-        self._plain = not sampling.penalised and token_mask is None
+        self.unchanged = not sampling.penalised and token_mask is None
 
     def greedy(self, logits: Tensor, output: Sequence[int], drafted: Sequence[int] = ()) -> Tensor:
         """Argmax of the processed logits [m, V] to int64 [m]; ties go to the lowest id."""
@@ -90,7 +93,7 @@ class Processor:
         self, logits: Tensor, output: Sequence[int], drafted: Sequence[int] = ()
     ) -> Tensor:
         """Logits [m, V] after everything but temperature and truncation; rows as in `laws`."""
-        if self._plain:
+        if self.unchanged:
             return logits
         m = logits.shape[0]
         done = len(drafted) - (m - 1)

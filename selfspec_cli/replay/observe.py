@@ -89,15 +89,11 @@ class _States:
             len(depths), rows, self.stretch, view.hidden_size, dtype=view.dtype, device=view.device
         )
 
-    def put(self, depth: int, column: int, hidden: Tensor, row: int | None = None) -> None:
-        """Keep the state [B or 1, 1, H] of a depth if it is wanted."""
+    def put(self, depth: int, column: int, hidden: Tensor, jobs: Sequence[int]) -> None:
+        """Keep the states [len(jobs), 1, H] of a depth if it is wanted, each with its job's."""
         at = self._index.get(depth)
-        if at is None:
-            return
-        if row is None:
-            self.held[at, :, column] = hidden[:, 0]
-        else:
-            self.held[at, row, column] = hidden[0, 0]
+        if at is not None:
+            self.held[at, list(jobs), column] = hidden[:, 0]
 
 
 def _observe_regenerated(
@@ -115,7 +111,7 @@ def _observe_regenerated(
     laws = [setting.laws(job.request, job.temperature) for job in jobs]
     states = _States(setting, [*exit_layers, view.num_layers], len(jobs))
     parts: list[list[Scores]] = [[] for _ in jobs]
-    decoder.prefill(lambda row, depth, hidden: states.put(depth, 0, hidden, row))
+    decoder.prefill(lambda row, depth, hidden: states.put(depth, 0, hidden, [row]))
     done, column = 0, 1  # positions scored of every row, states held of every row
     while True:
         if column == states.stretch or not decoder.live:
@@ -127,9 +123,9 @@ def _observe_regenerated(
             done, column = done + column, 0
         if not decoder.live:
             break
-        at = column
-        tick(len(decoder.live))
-        decoder.step(lambda depth, hidden, at=at: states.put(depth, at, hidden))  # type: ignore[misc]
+        at, running = column, decoder.running
+        tick(len(running))
+        decoder.step(lambda d, h, at=at, jobs=running: states.put(d, at, h, jobs))  # type: ignore[misc]
         column += 1
     return [
         ObservedPath(

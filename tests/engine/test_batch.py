@@ -88,7 +88,14 @@ def test_taps_see_the_states_that_chose_each_token():
 
     batch.prefill(lambda row, depth, hidden: depth == N and note(row, hidden))
     while batch.live:
-        batch.step(lambda depth, h: depth == N and [note(row, h[row]) for row in (0, 1)])
+        by_row = batch.running
+
+        def taps(depth, hidden, jobs=by_row):
+            if depth == N:
+                for job, state in zip(jobs, hidden, strict=True):
+                    note(job, state)
+
+        batch.step(taps)
     assert [seen[0], seen[1]] == batch.outputs
 
 
@@ -103,8 +110,16 @@ def test_long_prompts_are_prefilled_in_chunks(chunk, monkeypatch):
 
 def test_pointers_hold_each_row_before_its_last_token():
     view = tiny_view("gpt2")
-    batch = _together(view, [Job(prompt=SHORT, budget=9), Job(prompt=LONG, budget=4)])
-    assert batch.cache.lengths == [[5 + 8, 20 + 3]] * N
+    jobs = [Job(prompt=SHORT, budget=9), Job(prompt=LONG, budget=4)]
+    batch = BatchDecoder(view, jobs, [greedy_policy(view)] * 2)
+    batch.prefill()
+    batch.step()
+    while len(batch.running) == 2:
+        assert batch.cache.lengths == [[4 + len(batch.outputs[0]), 19 + len(batch.outputs[1])]] * N
+        batch.step()
+    batch.step()
+    assert batch.running == [0]
+    assert batch.cache.lengths == [[4 + len(batch.outputs[0])]] * N
 
 
 def test_row_beyond_the_models_positions_is_refused_as_one_alone_is():
@@ -176,6 +191,9 @@ class _Apart:
 
     def items(self):
         return [(job.prompt, [row]) for row, job in enumerate(self.jobs)]
+
+    def values(self):
+        return [rows for _, rows in self.items()]
 
 
 def test_a_shared_prompt_is_run_once(monkeypatch):
