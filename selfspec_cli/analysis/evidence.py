@@ -101,6 +101,9 @@ class Evidence:
     effective_groups: float | None
     fold_cells: Mapping[Cell, int]
     """How many folds chose each cell; many different ones mean that no cell stands out."""
+    group_cells: Mapping[str, Cell]
+    """The cell that each group was scored with: chosen without its fold. Empty where no fold could
+    choose."""
     median_request_ratio: float | None
     """Median over groups of plain ÷ speculative seconds at `cell`: what a typical request sees, a
     different quantity from the ratio of sums, in which long requests weigh more."""
@@ -225,7 +228,8 @@ def cross_fit(times: BucketTimes, num_folds: int = NUM_FOLDS) -> Evidence:
         return _no_evidence(used)
     folds = fold_of(used.groups, min(num_folds, max(2, len(used.groups) // MIN_FOLD)))
     chosen = [choose_cell(used, folds != fold) for fold in range(folds.max() + 1)]
-    cross = _interval_of_folds(used, folds, chosen)
+    picks = _picks(used, folds, chosen)
+    cross = score(used, picks)
     own = used.seconds[:, best]
     return Evidence(
         cell=used.cells[best],
@@ -234,6 +238,7 @@ def cross_fit(times: BucketTimes, num_folds: int = NUM_FOLDS) -> Evidence:
         num_groups=len(used.groups),
         effective_groups=cross.effective_groups,
         fold_cells=dict(sorted(Counter(used.cells[i] for i in chosen if i is not None).items())),
+        group_cells=picks,
         median_request_ratio=float(np.median(used.ar / own)),
         request_speedup=_request_speedup(times, cross.estimate),
         runner_up=_runner_up(used, best),
@@ -241,15 +246,42 @@ def cross_fit(times: BucketTimes, num_folds: int = NUM_FOLDS) -> Evidence:
     )
 
 
-def _interval_of_folds(
-    times: BucketTimes, folds: npt.NDArray[np.int64], chosen: Sequence[int | None]
-) -> RatioInterval:
-    """Interval of the pooled out-of-fold pairs."""
-    if len(chosen) < 2 or None in chosen:
+def score(times: BucketTimes, group_cells: Mapping[str, Cell]) -> RatioInterval:
+    """Return the speedup of groups whose cells were chosen elsewhere, with its interval.
+
+    With the choices of `cross_fit` and the seconds of another batch size, the evidence stays out of
+    fold: each group meets a cell that was chosen without it.
+
+    Args:
+        times: seconds of the bucket, at any costs.
+        group_cells: cell of each group (`Evidence.group_cells`); groups that it lacks have no
+            decode step and are left out.
+
+    Returns:
+        The interval, the largest standard error of the cells' costs in it; missing without groups.
+    """
+    places = {cell: at for at, cell in enumerate(times.cells)}
+    asked = [places.get(group_cells.get(str(group), (0, 0)), -1) for group in times.groups]
+    cells = np.array(asked, dtype=np.int64)
+    use = np.flatnonzero(cells >= 0)
+    if not len(use):
         return _missing(len(times.groups))
-    cells = np.array(chosen, dtype=np.int64)
-    seconds = times.seconds[np.arange(len(folds)), cells[folds]]
-    return _interval(times, seconds, float(times.cost_log_sd[cells].max()))  # NaN stays NaN
+    seconds = times.seconds[use, cells[use]]
+    log_sd = float(times.cost_log_sd[cells[use]].max())  # NaN stays NaN
+    return ratio_interval(times.ar[use], seconds, use, extra_log_sd=log_sd)
+
+
+def _picks(
+    times: BucketTimes, folds: npt.NDArray[np.int64], chosen: Sequence[int | None]
+) -> dict[str, Cell]:
+    """Cell of each group by its fold; nothing where a fold could not choose."""
+    picked = [at for at in chosen if at is not None]
+    if len(chosen) < 2 or len(picked) < len(chosen):
+        return {}
+    return {
+        str(group): times.cells[picked[fold]]
+        for group, fold in zip(times.groups, folds, strict=True)
+    }
 
 
 def _interval(times: BucketTimes, seconds: Floats, cost_log_sd: float) -> RatioInterval:
@@ -287,6 +319,7 @@ def _no_evidence(times: BucketTimes) -> Evidence:
         num_groups=len(times.groups),
         effective_groups=None,
         fold_cells={},
+        group_cells={},
         median_request_ratio=None,
         request_speedup=None,
         runner_up=None,
