@@ -1,10 +1,10 @@
 """What a round costs and leaves behind: layer calls, cache pointers, memory, counts."""
 
 import copy
-from collections import defaultdict
 
 import pytest
 import torch
+from layer_calls import CallCounter
 from tiny import NAMES, N, damped_view, greedy_policy, prompts, tiny_view, view_of
 
 from selfspec_cli.engine import decoder as decoder_module
@@ -14,34 +14,6 @@ from selfspec_cli.engine.policies import SampledPolicy, make_policy
 from selfspec_cli.records import Sampling
 
 PROMPT = prompts(range(12, 13))[0]
-
-
-class CallCounter:
-    """Counts forward calls of the library's layers by their number of positions."""
-
-    def __init__(self, view) -> None:
-        self.calls = defaultdict(list)
-        self._hooks = [
-            layer.register_forward_pre_hook(self._noted(index))
-            for index, layer in enumerate(view._layers)
-        ]
-
-    def _noted(self, index: int):
-        def note(_, arguments):
-            self.calls[index].append(arguments[0].shape[1])
-
-        return note
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for hook in self._hooks:
-            hook.remove()
-
-    def take(self) -> dict[int, list[int]]:
-        taken, self.calls = dict(self.calls), defaultdict(list)
-        return taken
 
 
 class RunsDraftLayersAgain(Decoder):
