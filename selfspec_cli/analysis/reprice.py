@@ -23,6 +23,19 @@ def mean_ar_context(rows: pd.DataFrame) -> Floats:
     return rows["prompt_tokens"].to_numpy(dtype=np.float64) + np.maximum(steps - 1, 0) / 2
 
 
+def mean_context(sums: Floats, counts: Floats, surface: CostSurface) -> Floats:
+    """Return sums ÷ counts (tokens), with what rounding alone put beyond the timed range put back.
+
+    Args:
+        sums: summed contexts, [...].
+        counts: rounds they belong to, [...], above 0.
+        surface: the costs that are to be asked.
+    """
+    mean, (low, high) = sums / counts, surface.context_range
+    slack = 1e-9 * high
+    return np.where((mean > low - slack) & (mean < high + slack), np.clip(mean, low, high), mean)
+
+
 def reprice(rows: pd.DataFrame, surface: CostSurface) -> pd.DataFrame:
     """Return `rows`, all of one law, with seconds, ar_seconds and prefill_seconds from `surface`.
 
@@ -52,7 +65,11 @@ def reprice(rows: pd.DataFrame, surface: CostSurface) -> pd.DataFrame:
 
 
 def price_rounds(
-    exit_layers: npt.NDArray[np.int64], counts: Floats, contexts: Floats, surface: CostSurface
+    exit_layers: npt.NDArray[np.int64],
+    counts: Floats,
+    contexts: Floats,
+    surface: CostSurface,
+    paid: npt.NDArray[np.int64] | None = None,
 ) -> Floats:
     """Return seconds [rows] of rounds counted by drafted length.
 
@@ -61,13 +78,15 @@ def price_rounds(
         counts: rounds that drafted j tokens, [rows, k+1].
         contexts: their summed contexts (tokens), [rows, k+1].
         surface: the costs.
+        paid: drafted length at which all rounds of a row are priced, [rows]; None for their own.
     """
     seconds = np.zeros(len(counts))
     row, drafted = np.nonzero(counts > 0)
     weight = counts[row, drafted]
-    mean = contexts[row, drafted] / weight
+    mean = mean_context(contexts[row, drafted], weight, surface)
+    lengths = drafted if paid is None else paid[row]
     for layer in np.unique(exit_layers):
         chosen = exit_layers[row] == layer
-        each = surface.round_seconds([layer], drafted[chosen], mean[chosen])[0]
+        each = surface.round_seconds([layer], lengths[chosen], mean[chosen])[0]
         np.add.at(seconds, row[chosen], weight[chosen] * each)
     return seconds
