@@ -1,12 +1,14 @@
-"""The grid: predicted speedup of every (bucket, L, k) as a table for people, and its ranking."""
+"""The grid: predicted speedup of every (bucket, B, L, k) as a table for people, and its ranking."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from selfspec_cli.analysis.batching import at_batch
 from selfspec_cli.analysis.closed_form import closed_form_speedup
+from selfspec_cli.analysis.cost_surface import CostSurface
 from selfspec_cli.analysis.grid_costs import LawCells
 from selfspec_cli.analysis.intervals import jackknife_ratios
 from selfspec_cli.analysis.walk import Surfaces
@@ -42,11 +44,14 @@ def build_grid(
     edges: Sequence[int],
     *,
     seed: int = 0,
+    by_batch: Mapping[int, Mapping[str, CostSurface]] | None = None,
 ) -> pd.DataFrame:
-    """Return grid.csv: one row per bucket and cell, and per temperature one roll-up of all.
+    """Return grid.csv: one row per bucket, batch size and cell, and roll-ups by temperature.
 
     Speedups are ratios of sums over a bucket's requests; the interval is a delete-one-group
-    jackknife with the cost uncertainty in quadrature.
+    jackknife with the cost uncertainty in quadrature. Batch sizes beyond the walk's own are priced
+    for continuous refill (`at_batch`); there the request speedup adds the refill's own prefill to
+    both sides, undivided: a prompt runs alone and the other rows wait for it.
 
     Args:
         walk: walk table (`walk`). Where prefill_seconds are missing, so is the request speedup.
@@ -54,10 +59,12 @@ def build_grid(
         surfaces: costs, one surface or one per law class; None leaves costs and speedups missing.
         edges: rising context edges (prompt tokens), the first 0; the last band is open.
         seed: of the cost blocks drawn for the uncertainty.
+        by_batch: costs by batch size and law (`Costs.by_batch`); None for the walk's own size only.
 
     Returns:
         Columns `COLUMNS`; slow share and P99 ratio need sampled walks and are missing here.
-        context_max is missing in the open band and in roll-ups.
+        context_max is missing in the open band and in roll-ups. Costs and speedups are missing in
+        a cell of which some request was not timed at that batch size.
 
     Raises:
         StorageError: a walk row belongs to no request.
@@ -66,6 +73,22 @@ def build_grid(
     if walk.empty:
         return pd.DataFrame(columns=list(COLUMNS))
     rows = _bucket_rows(walk, requests, edges)
+    tables = [_one_size(rows, surfaces, seed)]
+    base = set(rows["batch_size"])
+    for batch_size in sorted(set(by_batch or {}) - base):
+        costs = (by_batch or {})[batch_size]
+        tables.append(_one_size(at_batch(rows, costs, batch_size), costs, seed))
+    table = pd.concat(tables).sort_values(_KEYS, kind="stable") if len(tables) > 1 else tables[0]
+    return _finished(table)
+
+
+def base_batch(grid: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the smallest batch size: the base, at which rules are decided."""
+    return grid.loc[grid["batch_size"] == grid["batch_size"].min()].reset_index(drop=True)
+
+
+def _one_size(rows: pd.DataFrame, surfaces: Surfaces | None, seed: int) -> pd.DataFrame:
+    """Grid of the rows of one batch size, sorted by `_KEYS`."""
     groups = rows.groupby(_KEYS, sort=True)
     cell = np.asarray(groups.ngroup(), dtype=np.int64)
     table = groups.agg(
@@ -78,18 +101,20 @@ def build_grid(
     ).reset_index()
     table = _with_rates(table)
     log_sd = np.zeros(len(table))
-    if surfaces is not None:
-        by_law = LawCells(rows, cell)
+    unpriced = rows[["ar_seconds", "seconds"]].isna().any(axis=1).to_numpy()
+    whole = ~np.isin(cell, cell[unpriced])
+    if surfaces is not None and whole.any():
+        by_law = LawCells(rows.loc[whole], cell[whole], len(table))
         costs = ["draft_cost_ratio", "verify_cost_ratio", "overhead_ratio"]
         table[costs] = by_law.ratios(surfaces)
         log_sd = by_law.cost_log_sd(surfaces, seed)
     table = _with_speedups(table, rows.assign(cell=cell), log_sd)
     table["closed_form_speedup"] = _closed_form(table)
-    return _finished(table)
+    return table
 
 
 def rank_cells(grid: pd.DataFrame) -> pd.DataFrame:
-    """Return the grid sorted inside each bucket by predicted speedup, with `rank` from 1.
+    """Return the grid sorted inside each bucket and batch size by predicted speedup, with `rank`.
 
     Ties go to the smaller k, then the smaller L. A cell without a predicted speedup comes last and
     has no rank. Acceptance rates play no part: the drafted rate always prefers the smallest k.

@@ -4,8 +4,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from selfspec_cli.analysis.batching import paid_lengths
 from selfspec_cli.analysis.cost_surface import CostSurface
-from selfspec_cli.analysis.reprice import mean_ar_context, price_rounds, stack_lists
+from selfspec_cli.analysis.reprice import (
+    mean_ar_context,
+    mean_context,
+    price_rounds,
+    stack_lists,
+)
 from selfspec_cli.analysis.walk import Surfaces, surface_for
 
 Floats = npt.NDArray[np.float64]
@@ -16,15 +22,25 @@ COST_DRAWS = 100  # resampled cost surfaces; the error of a standard deviation i
 class LawCells:
     """Walk rows summed by (cell, law): what any cost surface needs to price a cell again.
 
+    Args:
+        rows: walk rows of one batch size, at least one.
+        cell: number of the cell of each row.
+        num_cells: cells of the tables that are returned, by default those up to the last of `cell`;
+            a cell without a row is NaN there.
+
     Attributes:
         cell: number of the cell of each row, [X].
         laws: law class of each row, [X].
         exit_layers, draft_lengths: [X].
         counts, contexts: rounds by drafted length and their summed contexts, [X, k_max+1].
         steps, step_contexts: plain steps and their summed contexts, [X].
+        paid: drafted length that every round of a refilled batch pays, [X]; None: each its own.
     """
 
-    def __init__(self, rows: pd.DataFrame, cell: npt.NDArray[np.int64]) -> None:
+    def __init__(
+        self, rows: pd.DataFrame, cell: npt.NDArray[np.int64], num_cells: int | None = None
+    ) -> None:
+        self.num_cells = int(cell.max()) + 1 if num_cells is None else num_cells
         keyed = rows.assign(_cell=cell)
         groups = keyed.groupby(["_cell", "law"], sort=True)
         code = np.asarray(groups.ngroup(), dtype=np.int64)
@@ -34,6 +50,7 @@ class LawCells:
         self.laws = head["law"].to_numpy()
         self.exit_layers = head["exit_layer"].to_numpy(dtype=np.int64)
         self.draft_lengths = head["draft_length"].to_numpy(dtype=np.int64)
+        self.paid = paid_lengths(self.draft_lengths, int(rows["batch_size"].iloc[0]))
         width = int(self.draft_lengths.max()) + 1
         self.counts = _sum_by(code, stack_lists(rows["rounds_by_drafted"], width))
         self.contexts = _sum_by(code, stack_lists(rows["context_by_drafted"], width))
@@ -47,11 +64,11 @@ class LawCells:
         A cell with several laws gets their mean, weighted with rounds; NaN without a round.
         """
         rounds = self.counts.sum(axis=1)
-        sums = np.zeros((int(self.cell.max()) + 1, 3))
+        sums = np.zeros((self.num_cells, 3))
         weights = np.zeros(len(sums))
         for x in np.flatnonzero(rounds > 0):
             surface = surface_for(surfaces, str(self.laws[x]))
-            context = float(self.contexts[x].sum() / rounds[x])
+            context = float(mean_context(self.contexts[x].sum(), rounds[x], surface))
             layer, k = int(self.exit_layers[x]), int(self.draft_lengths[x])
             sums[self.cell[x]] += rounds[x] * np.array(
                 [
@@ -69,7 +86,7 @@ class LawCells:
         Blocks are drawn with replacement, the same ones for every law; sd × √(B / (B - 1)), since
         a bootstrap of B blocks is that much too narrow. NaN where costs have a single block.
         """
-        draws = np.zeros((COST_DRAWS, int(self.cell.max()) + 1))
+        draws = np.zeros((COST_DRAWS, self.num_cells))
         blocks = []
         seconds, plain = np.zeros((2, COST_DRAWS, len(self.cell)))
         for law in np.unique(self.laws.astype(str)):
@@ -84,15 +101,23 @@ class LawCells:
             return np.full(draws.shape[1], np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):
             for draw in range(COST_DRAWS):
-                draws[draw] = np.log(
-                    _sum_by(self.cell, plain[draw]) / _sum_by(self.cell, seconds[draw])
-                )
+                above, below = (self._by_cell(values[draw]) for values in (plain, seconds))
+                draws[draw] = np.log(above / below)
             spread: Floats = draws.std(axis=0, ddof=1)
         return spread * np.sqrt(min(blocks) / (min(blocks) - 1))
 
+    def _by_cell(self, values: Floats) -> Floats:
+        sums = np.zeros(self.num_cells)
+        np.add.at(sums, self.cell, values)
+        return sums
+
     def _price(self, surface: CostSurface, chosen: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
         seconds = price_rounds(
-            self.exit_layers[chosen], self.counts[chosen], self.contexts[chosen], surface
+            self.exit_layers[chosen],
+            self.counts[chosen],
+            self.contexts[chosen],
+            surface,
+            None if self.paid is None else self.paid[chosen],
         )
         steps, contexts = self.steps[chosen], self.step_contexts[chosen]
         plain = np.zeros(len(steps))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from selfspec_cli.analysis.batching import at_batch
 from selfspec_cli.analysis.cost_surface import CostSurface
 from selfspec_cli.analysis.costs import Costs
 from selfspec_cli.analysis.observations import build_paths
@@ -32,7 +33,24 @@ def walk_paths(
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """Walk the run's observed paths; returns the table and how many paths were left out, why."""
     priced, left_out = usable_paths(run_coins(run, exit_layers), costs)
-    return walk(priced, exit_layers, draft_lengths, costs.surfaces), left_out
+    return walk_at_base(priced, exit_layers, draft_lengths, costs), left_out
+
+
+def walk_at_base(
+    paths: Sequence[PathCoins],
+    exit_layers: Sequence[int],
+    draft_lengths: Sequence[int],
+    costs: Costs,
+) -> pd.DataFrame:
+    """Return the walk table of usable paths at the base batch size, a request's share of a batch.
+
+    Raises:
+        ShapeError: coins do not have one row an exit layer.
+        CostRangeError: a context, L, k or law lies outside what was measured.
+    """
+    base = costs.batch_sizes[0]
+    table = walk(paths, exit_layers, draft_lengths, costs.surfaces)
+    return table if base == 1 else at_batch(table, costs.surfaces, base)
 
 
 def usable_paths(

@@ -26,7 +26,7 @@ def run_walk(
     """Write walk.parquet, grid.csv and acceptance.csv, hash them into the manifest.
 
     Returns:
-        The walk table and the grid.
+        The walk table at the base batch size, and the grid at every measured one.
     """
     if not run.stage_done(STAGE):
         _write(run, config, costs, exit_layers, progress)
@@ -47,7 +47,14 @@ def _write(
             progress.note(f"{count} paths are not walked: {reason.replace('_', ' ')}")
     observations = read_table(run.artefact("observations.parquet"))
     requests = read_table(run.artefact("requests.parquet"))
-    grid = build_grid(table, requests, costs.surfaces, config.context_edges, seed=config.seed)
+    grid = build_grid(
+        table,
+        requests,
+        costs.surfaces,
+        config.context_edges,
+        seed=config.seed,
+        by_batch=costs.by_batch,
+    )
     write_table(table, run.artefact("walk.parquet"))
     write_table(grid, run.artefact("grid.csv"))
     write_table(acceptance_table(observations, requests), run.artefact("acceptance.csv"))

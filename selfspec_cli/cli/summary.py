@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from selfspec_cli.analysis.confirmation import summarise_confirm
-from selfspec_cli.analysis.grid import rank_cells
+from selfspec_cli.analysis.grid import base_batch, rank_cells
 from selfspec_cli.analysis.sweep_check import compare_sweep
 from selfspec_cli.calibrate.estimate import Estimate
 from selfspec_cli.calibrate.run import Outcome
@@ -50,8 +50,8 @@ def _sweep_line(sweep: pd.DataFrame) -> str:
 
 
 def best_cells(grid: pd.DataFrame) -> pd.DataFrame:
-    """The cell of highest predicted speedup in each bucket and roll-up."""
-    ranked = rank_cells(grid)
+    """The cell of highest predicted speedup in each bucket and roll-up, at the base batch size."""
+    ranked = rank_cells(base_batch(grid))
     return ranked.loc[ranked["rank"] == 1].reset_index(drop=True)
 
 
@@ -77,7 +77,8 @@ def _sweep_table(compared: pd.DataFrame) -> Table:
 
 def _num_ranked(outcome: Outcome) -> int:
     """(L, k, T) cells with a predicted speedup over all traffic."""
-    pooled = outcome.grid.loc[outcome.grid["evidence"] == "all", "predicted_speedup"]
+    grid = base_batch(outcome.grid)
+    pooled = grid.loc[grid["evidence"] == "all", "predicted_speedup"]
     return int(pooled.notna().sum())
 
 

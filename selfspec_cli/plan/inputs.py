@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from selfspec_cli.analysis.costs import Costs, price
-from selfspec_cli.analysis.run_walk import run_coins, usable_paths
-from selfspec_cli.analysis.walk import PathCoins, walk
+from selfspec_cli.analysis.run_walk import run_coins, usable_paths, walk_at_base
+from selfspec_cli.analysis.walk import PathCoins
 from selfspec_cli.errors import CostRangeError, StorageError
 from selfspec_cli.plan.cost_file import load_cost_file
 from selfspec_cli.plan.facts import RunFacts, run_facts
@@ -126,7 +126,7 @@ def _walk_table(
     if not again and stored.exists():
         return read_table(stored)
     layers, lengths = cells
-    return walk(coins, layers, lengths, costs.surfaces)
+    return walk_at_base(coins, layers, lengths, costs)
 
 
 def _prefill(table: pd.DataFrame) -> dict[str, float] | None:
