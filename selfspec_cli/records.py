@@ -7,6 +7,7 @@ Finish = Literal["eos", "length", "stop", "unknown"]
 PathSource = Literal["recorded", "regenerated"]
 Script = Literal["latin", "han", "mixed", "other"]
 EARLY_EXIT = "early_exit"  # canonical drafter name
+UNLABELLED = "unlabelled"  # task of a request without a label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,8 @@ from selfspec_cli.plan.document import (
     OutputWindow,
     TraceFacts,
 )
+from selfspec_cli.records import UNLABELLED
 from selfspec_cli.storage import RunDir, file_sha256, read_table
-
-UNLABELLED = "unlabelled"  # task of a request without a label, as the trace reader names it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from selfspec_cli.errors import TraceError
-from selfspec_cli.records import Finish, PreparedRequest, Request, Skip
+from selfspec_cli.records import UNLABELLED, Finish, PreparedRequest, Request, Skip
 from selfspec_cli.trace.encode import NO_TEMPLATE, Encoder, TokenizerLike
 from selfspec_cli.trace.rows import RowRefusedError
 from selfspec_cli.trace.script import prompt_script
 from selfspec_cli.trace.skips import describe_skips
 
 DEFAULT_MAX_TOKENS = 128  # output tokens where the trace sets no budget (METHOD.md §3)
-UNLABELLED = "unlabelled"
 
 _NOTES = {
     "max_tokens_defaulted": "no max_tokens in the trace, {default} was used",
