@@ -41,7 +41,7 @@ class GroupingGain:
     waiting_share_grouped: float | None
 
     @property
-    def refillratio_of_sums(self) -> float:
+    def refill_ratio(self) -> float:
         """The same ratio under continuous refill: 1, because no row waits for another."""
         return 1.0
 
