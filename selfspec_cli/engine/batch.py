@@ -7,7 +7,6 @@ accepted less or drafts less than the longest draft of the round, is never visib
 A row that ends leaves: later passes run over fewer rows, or its place goes to a waiting request.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,6 +16,7 @@ from selfspec_cli.engine.decoder import PREFILL_CHUNK, Job, extend, finish_of, r
 from selfspec_cli.engine.limits import check_fits
 from selfspec_cli.engine.policies import Policy
 from selfspec_cli.engine.row_policies import choose_rows, propose_rows, settle_rows
+from selfspec_cli.engine.seats import Seats
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.records import Finish, Round
 
@@ -40,7 +40,6 @@ class BatchDecoder:
     Attributes:
         outputs: committed tokens of each job.
         finishes: how each job ended, None while it runs or waits.
-        waiting: jobs that have not had a row, in order.
 
     Raises:
         ModelError: a job's prompt and budget exceed the model's positions, or a prompt is empty.
@@ -67,27 +66,24 @@ class BatchDecoder:
         self._states = torch.empty(
             count, max_draft + 1, view.hidden_size, dtype=view.dtype, device=view.device
         )
-        self.waiting = deque(at for at, finish in enumerate(self.finishes) if finish is None)
         self._limit = view.max_positions
-        self._places: list[int | None] = [None] * count
-        """The job whose tokens each row of the cache holds; one that ended keeps its row until
-        another takes it."""
-        self._active: list[int] = []
-        """The jobs the cache's pointers stand for, by row."""
-        self._seat()
+        self._seats = Seats(count, (at for at, job in enumerate(jobs) if job.budget > 0))
+        self._active: list[int] = []  # jobs the cache's pointers stand for, by row
 
     @property
     def running(self) -> list[int]:
         """Jobs by row of the next pass."""
-        places = list(self._places)
-        for source, target in self._moves():
-            places[target], places[source] = places[source], None
-        return [job for job in places if self._goes_on(job)]  # type: ignore[misc]
+        return self._seats.running()
 
     @property
     def live(self) -> list[int]:
         """Jobs that run now, ascending."""
         return sorted(self.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Jobs that have not had a row."""
+        return len(self._seats.waiting)
 
     @torch.inference_mode()
     def prefill(self, tap: PromptTap | None = None) -> None:
@@ -104,8 +100,8 @@ class BatchDecoder:
         A job that ends with its x_0 makes room for the next. `tap` as in `prefill`.
         """
         begun = 0
-        while self.waiting and None in map(self._running_in, range(self.cache.rows)):
-            self._seat()
+        while self._seats.waiting and self._seats.free():
+            self._seats.fill()
             begun += self._begin(tap)
         return begun
 
@@ -169,20 +165,15 @@ class BatchDecoder:
         Raises:
             ValueError: a job waits, or the row of one that ended was taken by another.
         """
-        placed = set(self._places)
-        if any(job.budget > 0 and at not in placed for at, job in enumerate(self.jobs)):
-            raise ValueError(f"rows hold jobs {self._places} of {len(self.jobs)}: cannot rewind")
-        for job in placed - {None}:
-            del self.outputs[job][num_output:]  # type: ignore[index]
-            self.finishes[job] = finish_of(self.jobs[job], self.outputs[job])  # type: ignore[index]
+        places = self._seats.places
+        if any(job.budget > 0 and at not in places for at, job in enumerate(self.jobs)):
+            raise ValueError(f"{len(self.jobs)} jobs cannot be rewound, the rows hold {places}")
+        for job, output in enumerate(self.outputs):
+            if output:
+                del output[num_output:]
+                self._end(job, finish_of(self.jobs[job], output))
         self._active = []
         self._gather()
-
-    def _seat(self) -> None:
-        """Give each row without a running job to the next waiting one."""
-        for row in range(self.cache.rows):
-            if self.waiting and self._running_in(row) is None:
-                self._places[row] = self.waiting.popleft()
 
     def _begin(self, tap: PromptTap | None) -> int:
         """Run the prompts of jobs that have a row and no output; returns how many jobs began."""
@@ -190,20 +181,20 @@ class BatchDecoder:
             self._reserve()
         groups = self._rows_by_prompt()
         for prompt, rows in groups.items():
-            jobs = [job for row in rows if (job := self._running_in(row)) is not None]
+            jobs = [job for row in rows if (job := self._seats.job_in(row)) is not None]
             hidden = self._run_prompt(prompt, rows[0], _last(tap, jobs) if tap else None)
             self.cache.copy_row(rows[0], rows[1:], len(prompt))
             logits = self.view.head(hidden[0, -1:])
             for job in jobs:
                 token = self.policies[job].choose(logits, self.outputs[job])
-                _, self.finishes[job] = extend(self.jobs[job], self.outputs[job], [token])
+                self._end(job, extend(self.jobs[job], self.outputs[job], [token])[1])
         self._active = []  # pointers are set anew
         return sum(map(len, groups.values()))
 
     def _rows_by_prompt(self) -> dict[tuple[int, ...], list[int]]:
         rows: dict[tuple[int, ...], list[int]] = {}
         for row in range(self.cache.rows):
-            job = self._running_in(row)
+            job = self._seats.job_in(row)
             if job is not None and not self.outputs[job]:
                 rows.setdefault(self.jobs[job].prompt, []).append(row)
         return rows
@@ -266,39 +257,32 @@ class BatchDecoder:
         """Extend each running job's output and roll every row back; returns how many were kept."""
         counts = []
         for job, own in zip(running, tokens, strict=True):
-            count, self.finishes[job] = extend(self.jobs[job], self.outputs[job], own)
+            count, finish = extend(self.jobs[job], self.outputs[job], own)
+            self._end(job, finish)
             counts.append(count)
         self.cache.rollback([self._held(job) for job in running])
         return counts
+
+    def _end(self, job: int, finish: Finish | None) -> None:
+        """Note how a job stands; one that ended leaves its row."""
+        self.finishes[job] = finish
+        if finish is None:
+            self._seats.come_back(job)
+        else:
+            self._seats.leave(job)
 
     def _held(self, job: int) -> int:
         """Positions of a job that the cache holds between passes."""
         return len(self.jobs[job].prompt) + len(self.outputs[job]) - 1
 
-    def _goes_on(self, job: int | None) -> bool:
-        return job is not None and self.finishes[job] is None
-
-    def _running_in(self, row: int) -> int | None:
-        job = self._places[row]
-        return job if self._goes_on(job) else None
-
-    def _moves(self) -> list[tuple[int, int]]:
-        """Which row goes where so that running jobs hold the first rows: one copy a job that left.
-
-        Each free row before the last running one takes the last running one.
-        """
-        taken = [row for row in range(self.cache.rows) if self._running_in(row) is not None]
-        free = [row for row in range(len(taken)) if self._running_in(row) is None]
-        return list(zip(reversed(taken), free, strict=False))
-
     def _gather(self) -> list[int]:
         """Close up the rows and set the cache's pointers if need be; returns the jobs by row."""
-        for source, target in self._moves():
-            job = self._places[source]
+        for source, target in self._seats.moves():
+            job = self._seats.places[source]
             if job is not None:
                 self.cache.copy_row(source, [target], self._held(job))
-            self._places[target], self._places[source] = job, None
-        running = [job for job in self._places if job is not None and self._goes_on(job)]
+            self._seats.move(source, target)
+        running = self._seats.running()
         if running != self._active:
             self.cache.activate([self._held(job) for job in running])
             self._active = running

@@ -89,6 +89,50 @@ def test_ragged_write_beyond_the_capacity_of_one_row_is_refused():
         cache.update(_states(2, 2, 0.0), _states(2, 2, 0.0), 0)
 
 
+def test_rows_that_take_no_part_are_neither_written_nor_returned():
+    cache = _written(KVCache(LAYERS, rows=3, capacity=10), 4)
+    cache.activate([4, 2])
+    assert cache.active == 2
+    for m, first in ((2, 50.0), (1, 60.0)):
+        keys, values = cache.update(_states(2, m, first), -_states(2, m, first), 0)
+    assert keys.shape == values.shape == (2, HEADS, 7, DIM)
+    assert keys[0, 0, :, 0].tolist() == [0, 1, 2, 3, 50, 51, 60]
+    assert values[1, 0, :5, 0].tolist() == [0, -1, -50, -51, -60]
+    assert cache.lengths == [[7, 5], [4, 2]]
+    assert cache.keys[0][2, 0, :, 0].tolist() == [0, 1, 2, 3, 0, 0, 0, 0, 0, 0]
+    cache.activate([4, 4, 4])
+    assert cache.lengths == [[4, 4, 4]] * LAYERS
+
+
+@pytest.mark.parametrize("lengths", [[0, 0, 0], [9, 0], [-1]])
+def test_pointers_that_fit_no_row_are_refused(lengths):
+    cache = _written(KVCache(LAYERS, rows=2, capacity=8), 3)
+    with pytest.raises(ValueError, match="do not fit 2 rows of 8 positions"):
+        cache.activate(lengths)
+    assert cache.lengths == [[3, 3]] * LAYERS
+
+
+MOVES = st.lists(
+    st.tuples(st.integers(1, 4), st.lists(st.integers(0, 4), min_size=3, max_size=3)), max_size=10
+)
+
+
+@PROPERTY
+@given(MOVES)
+def test_ragged_rows_are_lists_each_of_its_own(moves):
+    """Three rows against Python lists: append m numbers to each, drop what each one likes."""
+    cache, models, number = KVCache(LAYERS, rows=3, capacity=64), [[], [], []], 0.0
+    for m, drops in moves:
+        _written(cache, m, number)
+        for model, dropped in zip(models, drops, strict=True):
+            model += [number + i for i in range(m)]
+            del model[max(0, len(model) - dropped) :]
+        number += m
+        cache.rollback([len(model) for model in models])
+        for row, model in enumerate(models):
+            assert cache.keys[1][row, 0, : len(model), 0].tolist() == model, f"row {row}"
+
+
 def test_rows_of_a_batch_share_its_memory():
     probe = _written(KVCache(LAYERS, capacity=1), 1)
     cache = KVCache(LAYERS, rows=2, capacity=6)
