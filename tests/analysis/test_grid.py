@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from analysis_helpers import cost_rows, make_path, make_surface
+from batch_helpers import batch_surface, batch_surfaces
 
+from selfspec_cli.analysis.batching import at_batch
 from selfspec_cli.analysis.closed_form import closed_form_speedup
-from selfspec_cli.analysis.grid import ALL_TASKS, COLUMNS, build_grid, rank_cells
+from selfspec_cli.analysis.grid import ALL_TASKS, COLUMNS, base_batch, build_grid, rank_cells
 from selfspec_cli.analysis.intervals import ratio_interval
 from selfspec_cli.analysis.walk import walk
 from selfspec_cli.errors import StorageError
@@ -313,3 +315,126 @@ def test_dominated_cell_never_moves_the_best(table, requests, surfaces, grid):
         for g in (grid, wider)
     ]
     assert winners[0].to_numpy().tolist() == winners[1].to_numpy().tolist()
+
+
+SIZES = (1, 4, 16)
+
+
+@pytest.fixture(scope="module")
+def by_batch():
+    return batch_surfaces(*SIZES)
+
+
+@pytest.fixture(scope="module")
+def batches(table, requests, surfaces, by_batch):
+    """The grid at three batch sizes; a prefill of 50 s."""
+    return build_grid(
+        table.assign(prefill_seconds=50.0), requests, surfaces, EDGES, by_batch=by_batch
+    )
+
+
+def test_grid_of_one_batch_size_is_the_same_bytes(table, requests, surfaces, by_batch, grid):
+    """Naming the walk's own size adds nothing, and other sizes leave its rows alone."""
+    only = build_grid(table, requests, surfaces, EDGES, by_batch={1: by_batch[1]})
+    assert only.to_csv() == grid.to_csv()
+    several = build_grid(table, requests, surfaces, EDGES, by_batch=by_batch)
+    assert base_batch(several).to_csv() == grid.to_csv()
+    assert list(several.columns) == list(COLUMNS)
+
+
+def test_grid_has_every_cell_at_every_batch_size(batches, grid):
+    sizes = batches["batch_size"].value_counts().to_dict()
+    assert sizes == dict.fromkeys(SIZES, len(grid)), sizes
+    keys = ["task", "context_min", "temperature", "batch_size", "evidence", "exit_layer"]
+    ordered = batches.sort_values([*keys, "draft_length"], kind="stable")
+    # "all" and "own" share no task here, so the table is in the order of its keys.
+    assert ordered.index.is_monotonic_increasing
+
+
+def test_grid_speedups_at_a_batch_size_are_ratios_of_its_shares(batches, table, by_batch):
+    for size in SIZES:
+        rows = at_batch(table, by_batch[size], size)
+        rows = rows.query("temperature == 0.7 and exit_layer == 3 and draft_length == 5")
+        expected = ratio_interval(rows["ar_seconds"], rows["seconds"], rows["group_id"])
+        cell = cell_of(batches.query(f"batch_size == {size}"), ALL_TASKS, 0, 0.7, 3, 5)
+        assert cell["predicted_speedup"] == pytest.approx(expected.estimate, rel=1e-12), size
+        assert cell["predicted_speedup_low"] == pytest.approx(expected.low, rel=1e-6), size
+        plain, fast = rows["ar_seconds"].sum(), rows["seconds"].sum()
+        # Each of the 24 requests runs its prompt alone, whatever the batch.
+        request = (plain + 24 * 50.0) / (fast + 24 * 50.0)
+        assert cell["predicted_request_speedup"] == pytest.approx(request, rel=1e-12), size
+
+
+def test_grid_ratios_at_a_batch_size_are_those_of_its_surface(table, requests, surfaces):
+    """Layers that take four times as long in a batch make drafts dearer than the head does."""
+    rows = cost_rows()
+    heavy = rows.assign(
+        seconds=rows["seconds"].where(rows["part"] != "layers/full", rows["seconds"] * 4)
+    )
+    costs = {law: batch_surface(4, law, heavy, 1.0) for law in ("greedy", "sampled")}
+    grid = build_grid(table, requests, surfaces, EDGES, by_batch={1: surfaces, 4: costs})
+    base, four = (
+        cell_of(grid.query(f"batch_size == {size}"), "code", 0, 0.7, 3, 2) for size in (1, 4)
+    )
+    surface = costs["sampled"]
+    context = 20 + 15
+    assert four["draft_cost_ratio"] == pytest.approx(surface.draft_cost_ratio(3, context), rel=0.02)
+    assert four["draft_cost_ratio"] != pytest.approx(base["draft_cost_ratio"], rel=0.02)
+    closed = closed_form_speedup(
+        four["acceptance_rate_tested"],
+        2,
+        draft_cost_ratio=four["draft_cost_ratio"],
+        verify_cost_ratio=four["verify_cost_ratio"],
+        overhead_ratio=four["overhead_ratio"],
+    )
+    assert four["closed_form_speedup"] == pytest.approx(float(closed), rel=1e-12)
+
+
+def test_grid_cost_uncertainty_at_a_batch_size_is_its_own(table, requests, surfaces):
+    """Costs steady for one row and shaky for four widen the interval of four only."""
+    rows = cost_rows(factors=(1.0,) * 5)
+    wobble = rows["block"].map({0: 1.0, 1: 1.5, 2: 0.5, 3: 1.3, 4: 0.7})
+    upset = rows.assign(
+        seconds=rows["seconds"].where(
+            ~rows["part"].str.startswith("layers/"), rows["seconds"] * wobble
+        )
+    )
+    only = table.loc[table["temperature"] == 0.7]
+    calm = {"sampled": batch_surface(4, rows=rows)}
+    shaky = {"sampled": batch_surface(4, rows=upset)}
+    widths = {}
+    for name, costs in (("calm", calm), ("shaky", shaky)):
+        grid = build_grid(only, requests, surfaces, EDGES, by_batch={4: costs})
+        widths[name] = np.log(grid["predicted_speedup_high"] / grid["predicted_speedup_low"])
+    four = (grid["batch_size"] == 4).to_numpy()
+    assert (widths["shaky"][four] > widths["calm"][four] * 1.2).all()
+    assert (widths["shaky"][~four] == widths["calm"][~four]).all()
+
+
+def test_grid_contexts_beyond_a_batch_size_s_range_are_missing(table, requests, surfaces):
+    """Four rows were timed to 128 tokens: longer prompts, and roll-ups that hold them, are missing;
+    a bucket inside is priced, and the base knows them all."""
+    rows = cost_rows()
+    short = rows.loc[~(rows["context"] > 128)]
+    costs = {law: batch_surface(4, law, short) for law in ("greedy", "sampled")}
+    grid = build_grid(table, requests, surfaces, EDGES, by_batch={1: surfaces, 4: costs})
+    four = grid.query("batch_size == 4")
+    names = ["draft_cost_ratio", "verify_cost_ratio", "overhead_ratio", "closed_form_speedup",
+             "predicted_speedup", "predicted_speedup_low"]  # fmt: skip
+    inside = four.query("task == 'code' and context_min == 0")
+    assert len(inside) == 2 * len(EXITS) * len(KS)
+    assert inside[names].notna().all(axis=None)
+    beyond = four.query("context_min == 300 or evidence == 'all'")
+    assert beyond[names].isna().all(axis=None), beyond[names].notna().sum().to_dict()
+    assert beyond["acceptance_rate_tested"].notna().all()
+    assert grid.query("batch_size == 1")[names].notna().all(axis=None)
+
+
+def test_rank_is_within_a_batch_size(batches):
+    ranked = rank_cells(batches)
+    best = ranked.loc[ranked["rank"] == 1]
+    buckets = batches.groupby(["task", "context_min", "temperature"]).ngroups
+    assert len(best) == buckets * len(SIZES), len(best)
+    assert rank_cells(base_batch(batches)).equals(
+        ranked.loc[ranked["batch_size"] == 1].reset_index(drop=True)
+    )
