@@ -14,7 +14,7 @@ import torch
 
 from selfspec_cli.analysis.confirm_choice import CELLS_PER_BASELINE
 from selfspec_cli.cost.clock import Clock, Stopwatch
-from selfspec_cli.engine.decoder import Decoder
+from selfspec_cli.engine.decoder import Decoder, Job
 from selfspec_cli.engine.exactness import Difference, compare_outputs, plain_gap
 from selfspec_cli.engine.policies import Policy
 from selfspec_cli.records import PreparedRequest
@@ -47,22 +47,59 @@ class _Bench:
     """None at temperature 0."""
 
     def policy(self, cell: Cell | None, repeat: int, *, free: bool = False) -> Policy:
-        """Greedy at T = 0; on the path at T > 0; or free to write what it draws."""
-        path, setting = self.path, self.setting
-        max_draft = cell.draft_length if cell else 0
-        key = (cell, repeat, "free" if free else "script")
-        if free or self.target_laws is None:
-            return setting.policy(path.request, path.temperature, *key, max_draft=max_draft)
-        seed = derive_seed(setting.seed, path.path_id, *key)
-        accepted = (
-            draw_coins(path.accept_given_path[cell.exit_layer], seed)
-            if cell
-            else (False,) * len(path.tokens)
-        )
-        script = Script(tokens=path.tokens, accepted=accepted, target_laws=self.target_laws)
-        laws = setting.laws(path.request, path.temperature)
-        view = setting.loaded.view
-        return ScriptedPolicy(laws, script, seed + 1, max_draft=max_draft, view=view)
+        """As `path_policy`; or free to write what it draws."""
+        path = self.path
+        if not free:
+            return path_policy(self.setting, path, self.target_laws, cell, repeat)
+        key, max_draft = (cell, repeat, "free"), cell.draft_length if cell else 0
+        return self.setting.policy(path.request, path.temperature, *key, max_draft=max_draft)
+
+
+def path_policy(
+    setting: Setting,
+    path: ConfirmPath,
+    target_laws: torch.Tensor | None,
+    cell: Cell | None,
+    repeat: int,
+) -> Policy:
+    """Greedy at T = 0; at T > 0 a policy that writes the path, with the repeat's own coins.
+
+    Args:
+        setting: model and choices.
+        path: what is decoded again.
+        target_laws: of `path_target_laws`; None at T = 0.
+        cell: what is decoded with, None for plain decoding.
+        repeat: each has coins of its own.
+    """
+    max_draft = cell.draft_length if cell else 0
+    key = (cell, repeat, "script")
+    if path.temperature == 0:
+        return setting.policy(path.request, path.temperature, *key, max_draft=max_draft)
+    seed = derive_seed(setting.seed, path.path_id, *key)
+    accepted = (
+        draw_coins(path.accept_given_path[cell.exit_layer], seed)
+        if cell
+        else (False,) * len(path.tokens)
+    )
+    script = Script(tokens=path.tokens, accepted=accepted, target_laws=target_laws)
+    laws = setting.laws(path.request, path.temperature)
+    return ScriptedPolicy(laws, script, seed + 1, max_draft=max_draft, view=setting.loaded.view)
+
+
+def path_target_laws(setting: Setting, path: ConfirmPath) -> torch.Tensor | None:
+    """Return p along the path, float32 [n, V], to draw rejected drafts; None at T = 0."""
+    if path.temperature == 0:
+        return None
+    processing = setting.laws(path.request, path.temperature)
+    return path_laws(setting, path.request.prompt_token_ids, path.tokens, processing)
+
+
+def path_job(setting: Setting, path: ConfirmPath) -> Job:
+    """What to decode: the request; at T > 0 it ends where the path does."""
+    job = setting.job(path.request, path.budget)
+    if path.temperature == 0:
+        return job
+    return replace(job, stopped=_stops_at_end(path.tokens, job.stopped))
 
 
 def confirm_path(
@@ -100,16 +137,10 @@ def confirm_path(
 
 
 def _prepare(setting: Setting, path: ConfirmPath, max_draft: int) -> _Bench:
-    laws = None
-    if path.temperature > 0:
-        prompt = path.request.prompt_token_ids
-        processing = setting.laws(path.request, path.temperature)
-        laws = path_laws(setting, prompt, path.tokens, processing)
-    job = setting.job(path.request, path.budget)
-    if path.temperature > 0:
-        job = replace(job, stopped=_stops_at_end(path.tokens, job.stopped))
     policy = setting.policy(path.request, path.temperature)
+    job = path_job(setting, path)
     state = Decoder(setting.loaded.view, job, policy, max_draft=max_draft)
+    laws = path_target_laws(setting, path)
     return _Bench(setting=setting, path=path, state=state, target_laws=laws)
 
 
