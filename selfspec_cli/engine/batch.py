@@ -118,7 +118,7 @@ class BatchDecoder:
         embedded = self.view.embed(ids, self.cache)
         hidden = self.view.run(embedded, self.cache, 0, self.view.num_layers, tap)
         tokens = choose_rows(*self._asked(running, self.view.head(hidden[:, 0])))
-        self._commit(running, [[token] for token in tokens])
+        self.commit(running, [[token] for token in tokens])
 
     @torch.inference_mode()
     def round(self, exit_layer: int, draft_length: int) -> dict[int, Round]:
@@ -150,7 +150,7 @@ class BatchDecoder:
         deep = self.view.run(states, self.cache, exit_layer, self.view.num_layers)  # [n, k+1, H]
         verdicts = settle_rows(*self._asked(running, self.view.head(deep)), drafted)
         kept = [v.num_accepted for v in verdicts]
-        committed = self._commit(
+        committed = self.commit(
             running,
             [[*d[:a], v.next_token] for d, a, v in zip(drafted, kept, verdicts, strict=True)],
         )
@@ -253,8 +253,15 @@ class BatchDecoder:
         policies = [self.policies[job] for job in running]
         return policies, logits, [self.outputs[job] for job in running]
 
-    def _commit(self, running: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[int]:
-        """Extend each running job's output and roll every row back; returns how many were kept."""
+    def commit(self, running: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[int]:
+        """Extend each running job's output and roll every row back; returns how many were kept.
+
+        A pass's last act; timing calls it by itself to price bookkeeping.
+
+        Args:
+            running: jobs by row of the pass.
+            tokens: what each of them commits unless it ends before.
+        """
         counts = []
         for job, own in zip(running, tokens, strict=True):
             count, finish = extend(self.jobs[job], self.outputs[job], own)

@@ -244,8 +244,8 @@ def test_rewind_is_refused_once_a_row_was_taken():
 class PointerOff(BatchDecoder):
     """Twin: one row's pointer stands one further than what it holds."""
 
-    def _commit(self, running, tokens):
-        counts = super()._commit(running, tokens)
+    def commit(self, running, tokens):
+        counts = super().commit(running, tokens)
         if len(running) > 1:
             for lengths in self.cache.lengths:
                 lengths[1] += 1
