@@ -48,17 +48,25 @@ class Costs:
         return {batch: surfaces[law] for batch, surfaces in self.by_batch.items()}
 
     def fit_document(self) -> dict[str, Any]:
-        """Return the document of cost_fit.json: fits of the base by law, others under `by_batch`.
+        """Return the document of cost_fit.json (`fit_document`)."""
+        return fit_document(self.fits_by_batch)
 
-        Fits of larger batches stand by size, then law; there is no such key where one size was
-        measured.
-        """
-        documents = {
-            str(batch): {law: fit.to_document() for law, fit in fits.items()}
-            for batch, fits in self.fits_by_batch.items()
-        }
-        base = documents.pop(str(self.batch_sizes[0]))
-        return {**base, "by_batch": documents} if documents else base
+
+def fit_document(fits_by_batch: Mapping[int, Mapping[str, CostFit]]) -> dict[str, Any]:
+    """Return the document of cost_fit.json: fits of the base by law, others under `by_batch`.
+
+    Args:
+        fits_by_batch: fits by batch size, ascending, then law; those of the sizes after the first
+            stand in the same order under `by_batch`, a key that is not there with one size.
+    """
+    base, *others = fits_by_batch
+    documents = {
+        batch: {law: fit.to_document() for law, fit in fits.items()}
+        for batch, fits in fits_by_batch.items()
+    }
+    if not others:
+        return documents[base]
+    return {**documents[base], "by_batch": {str(batch): documents[batch] for batch in others}}
 
 
 def price(

@@ -11,7 +11,8 @@ from selfspec_cli.config import CalibrateConfig, resolve_draft_lengths
 from selfspec_cli.cost.bandwidth import bandwidth_floor_seconds, read_bandwidth
 from selfspec_cli.cost.clock import Clock
 from selfspec_cli.cost.measure import iter_blocks
-from selfspec_cli.cost.plan import CostPlan, default_rounds
+from selfspec_cli.cost.memory import fit_memory, left_out_notices
+from selfspec_cli.cost.plan import CostPlan, with_default_rounds
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.records import PreparedRequest, Sampling
 from selfspec_cli.replay.setting import temperatures_of
@@ -29,7 +30,11 @@ def cost_plan(
     requests: Sequence[PreparedRequest],
     exit_layers: Sequence[int],
 ) -> CostPlan:
-    """What to time for these requests: their contexts, their laws, a dozen whole rounds."""
+    """What to time for these requests: their contexts, their laws, whole rounds, batch sizes.
+
+    Raises:
+        ConfigError: contexts do not fit the model, or the base batch size not the memory.
+    """
     lengths = resolve_draft_lengths(config.draft_lengths)
     limit = view.max_positions
     top = None if limit is None else limit - lengths[-1] - 2
@@ -43,12 +48,12 @@ def cost_plan(
         draft_lengths=tuple(lengths),
         contexts=contexts,
         laws=laws_in_use(config, requests),
-        rounds=default_rounds(exit_layers, lengths, contexts),
+        batch_sizes=config.batch_sizes,
         blocks=config.cost.blocks,
         warmup=config.cost.warmup,
     )
     plan.check(view.num_layers, limit)
-    return plan
+    return with_default_rounds(fit_memory(view, plan))
 
 
 def spread_contexts(requests: Sequence[PreparedRequest], limit: int | None) -> tuple[int, ...]:
@@ -84,13 +89,14 @@ def run_cost(
     A machine that sleeps between blocks is no problem: a block is timed whole or not at all.
     """
     if not run.stage_done(STAGE):
+        for notice in left_out_notices(plan):
+            progress.note(notice)
         rows = time_blocks(run, STAGE, config, view, plan, progress)
         write_table(rows, run.artefact("cost.csv"))
     rows = read_table(run.artefact("cost.csv"))
     costs = price(rows, view.layer_kinds)
     if not run.stage_done(STAGE):
-        document = {law: fit.to_document() for law, fit in costs.fits.items()}
-        write_document(document, run.artefact("cost_fit.json"))
+        write_document(costs.fit_document(), run.artefact("cost_fit.json"))
         facts = {"layer_kinds": list(view.layer_kinds), "bandwidth": bandwidth_facts(view, plan)}
         run.finish_stage(STAGE, ["cost.csv", "cost_fit.json"], **facts)
         run.clear_shards(STAGE)

@@ -21,7 +21,8 @@ from selfspec_cli.calibrate.probe import Probe, take_probe
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.calibrate.run import Prepared
 from selfspec_cli.config import ConfirmConfig
-from selfspec_cli.cost.plan import CostPlan, prefill_blocks
+from selfspec_cli.cost.bandwidth import position_bytes
+from selfspec_cli.cost.plan import CostPlan, ends_and_middle, prefill_blocks
 from selfspec_cli.engine.load import load_model
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.replay.observe import STATE_BYTES, PathJob
@@ -30,7 +31,6 @@ from selfspec_cli.replay.setting import Setting
 
 SHOWN_CHARACTERS = 1200  # of the first request
 FINALIST_CHANCE = 0.25  # that parts do not add up: rare on a quiet machine, usual on a busy one
-FINALIST_CONTEXTS = 3
 PLAIN_RUNS = 2  # of a path that up to three cells are confirmed on
 WALK_SECONDS_A_ROW = 2e-4  # pricing, buckets and intervals of one (path, L, k), pandas and numpy
 PLAN_SECONDS_A_ROW = 2.5e-4  # evidence and sampled walks, before and after confirmation
@@ -108,7 +108,7 @@ def estimate(prepared: Prepared, progress: Progress) -> Estimate:
         prompt_tokens=sum(job.request.prompt_tokens for job in jobs),
         output_tokens=sum(job.budget for job in jobs),
         seconds=seconds,
-        peak_memory_bytes=_memory(prepared, loaded.view),
+        peak_memory_bytes=_memory(prepared, loaded.view, plan),
         first_request=prepared.tokenizer.decode(list(requests[0].prompt_token_ids))[
             :SHOWN_CHARACTERS
         ],
@@ -138,7 +138,8 @@ def _cost_seconds(plan: CostPlan, probe: Probe) -> float:
     blocks = plan.blocks + plan.warmup + 1  # the first warm-up runs every task up to three times
     prefill = sum(plan.contexts) * probe.prefill
     cells = min(MAX_CELLS, len(plan.exit_layers) * len(plan.draft_lengths))
-    rounds = cells * min(FINALIST_CONTEXTS, len(plan.contexts)) * len(plan.laws)
+    contexts = ends_and_middle(plan.contexts_at(plan.batch_sizes[0]))
+    rounds = cells * len(contexts) * len(plan.laws)
     finalists = rounds * probe.whole_round * blocks + prefill
     prompts = sum(context * prefill_blocks(context) for context in plan.contexts) * probe.prefill
     return blocks * probe.block + prefill + prompts + FINALIST_CHANCE * finalists
@@ -196,16 +197,13 @@ def _sweep_seconds(prepared: Prepared, probe: Probe, jobs: Sequence[PathJob]) ->
     return cells * (tokens * each + prompts * probe.prefill)
 
 
-def _memory(prepared: Prepared, view: LayerView) -> int:
+def _memory(prepared: Prepared, view: LayerView, plan: CostPlan) -> int:
     """What the process holds now, and the largest of what the stages add to it."""
     requests, config = prepared.inputs.requests, prepared.config
     longest = max(r.prompt_tokens + r.max_tokens for r in requests)
-    heads = getattr(view.config, "num_key_value_heads", view.config.num_attention_heads)
-    head_dim = getattr(view.config, "head_dim", None) or (
-        view.hidden_size // view.config.num_attention_heads
-    )
-    token = 2 * view.num_layers * heads * head_dim * view.dtype.itemsize
+    token = sum(position_bytes(view))
     cache = config.observe_batch * longest * token
     laws = 5 * MAX_CHUNK * view.vocab_size * 4
     confirm = max(r.max_tokens for r in requests) * view.vocab_size * 4
-    return int(psutil.Process().memory_info().rss + max(cache + laws + STATE_BYTES, confirm + laws))
+    added = max(cache + laws + STATE_BYTES, confirm + laws, plan.batch_tokens() * token)
+    return int(psutil.Process().memory_info().rss + added)

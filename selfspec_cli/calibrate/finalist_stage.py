@@ -2,10 +2,9 @@
 
 Only reached when the sum of parts misses held-out rounds by more than 5 % even after its
 correction (METHOD.md §4). Then each bucket's five best cells are timed as whole rounds, and the
-walk is priced with those.
+walk is priced with those. All at the base batch size, where rules are decided.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -16,7 +15,7 @@ from selfspec_cli.analysis.run_walk import walk_paths
 from selfspec_cli.calibrate.cost_stage import time_blocks
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.config import CalibrateConfig
-from selfspec_cli.cost.plan import CostPlan, WholeRound
+from selfspec_cli.cost.plan import CostPlan, WholeRound, ends_and_middle
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.storage import RunDir, read_table, write_table
 
@@ -27,7 +26,7 @@ MAX_CELLS = 16  # timed whole, by how many buckets want them; each costs seconds
 
 
 def misses(costs: Costs) -> bool:
-    """Whether some law's parts do not add up, even corrected."""
+    """Whether some law's parts do not add up at the base batch size, even corrected."""
     return any(fit.mode == "whole_rounds" for fit in costs.fits.values())
 
 
@@ -47,7 +46,7 @@ def run_finalists(
     if not run.stage_done(STAGE):
         progress.note("parts do not add up to rounds: the best cells are timed whole")
         rounds = _rounds(run, config, plan, costs)
-        only = replace(plan, rounds=rounds, parts=False)
+        only = replace(plan, batch_sizes=costs.batch_sizes[:1], rounds=rounds, parts=False)
         write_table(time_blocks(run, STAGE, config, view, only, progress), run.artefact(ARTEFACT))
         run.finish_stage(STAGE, [ARTEFACT], rounds=len(rounds))
         run.clear_shards(STAGE)
@@ -61,9 +60,10 @@ def _rounds(
     requests = read_table(run.artefact("requests.parquet"))
     grid = build_grid(table, requests, costs.surfaces, config.context_edges, seed=config.seed)
     cells = finalists(grid)
-    contexts = _ends_and_middle(plan.contexts)
+    base = costs.batch_sizes[0]
+    contexts = ends_and_middle(plan.contexts_at(base))
     return tuple(
-        WholeRound(exit_layer=layer, draft_length=k, context=context)
+        WholeRound(exit_layer=layer, draft_length=k, context=context, batch=base)
         for layer, k in cells
         for context in contexts
     )
@@ -79,7 +79,3 @@ def finalists(grid: pd.DataFrame) -> list[tuple[int, int]]:
     )
     pairs = order[["exit_layer", "draft_length"]].head(MAX_CELLS).to_numpy(dtype=int).tolist()
     return [(layer, k) for layer, k in pairs]
-
-
-def _ends_and_middle(contexts: Sequence[int]) -> list[int]:
-    return sorted({contexts[0], contexts[len(contexts) // 2], contexts[-1]})

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from selfspec_cli.cost.build import build_tasks
 from selfspec_cli.cost.clock import Clock
 from selfspec_cli.cost.measure import MIN_SAMPLE_S, repeats_for, sample
-from selfspec_cli.cost.parts import Task, build_tasks
-from selfspec_cli.cost.plan import CostPlan
+from selfspec_cli.cost.parts import Task
+from selfspec_cli.cost.plan import ROUND_TURNS, CostPlan, WholeRound
 from selfspec_cli.engine.decoder import Decoder, Job
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.records import PreparedRequest
@@ -41,7 +42,7 @@ class Probe:
     block: float
     """One block of the cost stage, prompts' prefill aside."""
     whole_round: float
-    """One timed whole round, restoring included, mean over the plan's."""
+    """One timed whole round of the base batch size, restoring included, mean over the plan's."""
 
 
 def take_probe(
@@ -103,20 +104,41 @@ def _decode(
 
 
 def _cost_block(view: LayerView, plan: CostPlan, clock: Clock) -> tuple[float, float]:
-    """Seconds of one block, timed at the shortest context, and of one whole round."""
+    """Seconds of one block, timed at the shortest context, and of one whole round of the base."""
     first = plan.contexts[0]
-    rounds = tuple(dict.fromkeys(replace(one, context=first) for one in plan.rounds))
+    rounds = _probe_rounds(plan, first)
     tasks = build_tasks(view, replace(plan, contexts=(first,), rounds=rounds), 0)
+    times: dict[int, list[tuple[Task, float]]] = {batch: [] for batch in plan.batch_sizes}
     with torch.inference_mode():
-        always = [task for task in tasks if task.blocks is None]
-        times = [(task, _sample_seconds(task, clock)) for task in always]
+        for task in tasks:
+            if task.blocks is None:
+                times[task.batch].append((task, _sample_seconds(task, clock)))
+    base = plan.batch_sizes[0]
+    return sum(_block(plan, batch, own) for batch, own in times.items()), _round(times[base])
+
+
+def _probe_rounds(plan: CostPlan, context: int) -> tuple[WholeRound, ...]:
+    """The plan's rounds at one context; of larger batches, whose rounds take long, the first."""
+    found = dict.fromkeys(replace(one, context=context) for one in plan.rounds)
+    base = plan.batch_sizes[0]
+    first = {one.batch: one for one in reversed(found)}
+    return tuple(one for one in found if one.batch == base or first[one.batch] is one)
+
+
+def _block(plan: CostPlan, batch: int, times: Sequence[tuple[Task, float]]) -> float:
+    """Seconds that one block spends on a batch size."""
+    parts = [(task, seconds) for task, seconds in times if task.part != "round"]
+    again = sum(seconds for task, seconds in parts if task.context)
+    once = sum(seconds for task, seconds in parts if not task.context)
+    rounds = sum(one.batch == batch for one in plan.rounds) * len(plan.laws)
+    share = 1.0 if batch == 1 else 1.0 / ROUND_TURNS
+    whole = _round(times) * rounds * share
+    return once + again * len(plan.contexts_at(batch)) + whole
+
+
+def _round(times: Sequence[tuple[Task, float]]) -> float:
     whole = [seconds for task, seconds in times if task.part == "round"]
-    again = sum(seconds for task, seconds in times if task.part != "round" and task.context)
-    once = sum(seconds for task, seconds in times if task.part != "round" and not task.context)
-    whole_round = fmean(whole) if whole else 0.0
-    return once + again * len(plan.contexts) + whole_round * len(plan.rounds) * len(plan.laws), (
-        whole_round
-    )
+    return fmean(whole) if whole else 0.0
 
 
 def _sample_seconds(task: Task, clock: Clock) -> float:

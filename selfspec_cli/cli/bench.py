@@ -29,6 +29,7 @@ class CostWish:
     exit_layers: str
     draft_lengths: str
     contexts: str
+    batch_sizes: str
     temperatures: str
     seed: int
 
@@ -52,6 +53,7 @@ def bench(
     exit_layers: Annotated[str, typer.Option(help="L: 30%-80%, 9-24, 9,12,15.")] = "30%-80%",
     draft_lengths: Annotated[str, typer.Option(help="k, tokens: 1-8 or 1,2,4.")] = "1-8",
     contexts: Annotated[str, typer.Option(help="Tokens in the cache to time at.")] = "128,1024",
+    batch_size: Annotated[str, typer.Option(help="Rows decoded together: 1 or 1,4,8.")] = "1",
     temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",
     seed: Annotated[int, typer.Option(min=0, help="Of random tokens and timing order.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
@@ -65,6 +67,7 @@ def bench(
         exit_layers=exit_layers,
         draft_lengths=draft_lengths,
         contexts=contexts,
+        batch_sizes=batch_size,
         temperatures=temperatures,
         seed=seed,
     )
@@ -107,6 +110,8 @@ def _check_out(out: Path) -> None:
 def _measure(wish: CostWish, *, quiet: bool) -> CostReport:
     from selfspec_cli.cli.progress import TerminalProgress
     from selfspec_cli.cost.alone import measure_alone
+    from selfspec_cli.cost.memory import fit_memory, left_out_notices
+    from selfspec_cli.cost.plan import with_default_rounds
     from selfspec_cli.engine.limits import context_limit
     from selfspec_cli.engine.load import LoadOptions, load_model, quiet_library, read_config
 
@@ -119,6 +124,9 @@ def _measure(wish: CostWish, *, quiet: bool) -> CostReport:
     progress = TerminalProgress(quiet=quiet)
     progress.note(f"loading {wish.model} and checking its layers")
     loaded = load_model(options, tokenizer=_NO_TEXT, exit_layers=plan.exit_layers)
+    plan = with_default_rounds(fit_memory(loaded.view, plan))
+    for notice in left_out_notices(plan):
+        progress.note(notice)
     with progress.stage("timing parts, plain steps and whole rounds", 1.0) as stage:
         done = 0.0
 
@@ -143,17 +151,19 @@ def _check_place(wish: CostWish) -> None:
 
 def _plan(wish: CostWish, num_layers: int) -> CostPlan:
     from selfspec_cli.config.ranges import (
+        parse_batch_sizes,
         parse_range,
         parse_temperatures,
         resolve_draft_lengths,
         resolve_exit_layers,
     )
-    from selfspec_cli.cost.plan import CostPlan, default_rounds
+    from selfspec_cli.cost.plan import CostPlan
     from selfspec_cli.records import Sampling
 
     layers = resolve_exit_layers(wish.exit_layers, num_layers, where="--exit-layers")
     lengths = resolve_draft_lengths(wish.draft_lengths, where="--draft-lengths")
     contexts = parse_range(wish.contexts, where="--contexts")
+    batch_sizes = parse_batch_sizes(wish.batch_sizes, where="--batch-size")
     given = parse_temperatures(wish.temperatures, where="--temperatures")
     if isinstance(given, str):
         raise ConfigError(
@@ -168,7 +178,7 @@ def _plan(wish: CostWish, num_layers: int) -> CostPlan:
         draft_lengths=lengths,
         contexts=contexts,
         laws=tuple(samplings.values()),
-        rounds=default_rounds(layers, lengths, contexts),
+        batch_sizes=batch_sizes,
     )
 
 

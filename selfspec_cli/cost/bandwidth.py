@@ -37,27 +37,37 @@ def read_bandwidth(
 
 
 @torch.inference_mode()
-def kv_bytes(view: LayerView, context: int) -> int:
-    """Bytes of keys and values one decode step reads at `context` cached tokens.
-
-    A layer with a sliding window reads at most its window.
-    """
+def position_bytes(view: LayerView) -> tuple[int, ...]:
+    """Bytes of the keys and values of one cached token, by layer."""
     probe = view.new_cache(capacity=1)
     token = torch.zeros(1, 1, dtype=torch.long, device=view.device)
     view.run(view.embed(token, probe), probe, 0, view.num_layers)
-    total = 0
-    for kind, key, value in zip(view.layer_kinds, probe.keys, probe.values, strict=True):
+    found = []
+    for key, value in zip(probe.keys, probe.values, strict=True):
         if key is None or value is None:
             raise RuntimeError("a layer ran without writing to its cache")
-        held = context if kind != SLIDING or view.window is None else min(context, view.window)
-        total += held * (key.nbytes + value.nbytes)
-    return total
+        found.append(key.nbytes + value.nbytes)
+    return tuple(found)
 
 
-def bandwidth_floor_seconds(view: LayerView, context: int, bandwidth: float) -> float:
-    """Return the least seconds of one plain step at `context` tokens.
+def kv_bytes(view: LayerView, context: int) -> int:
+    """Bytes of keys and values one decode step of one row reads at `context` cached tokens.
 
-    Weights (`LayerView.step_bytes`) and cache (`kv_bytes`) are read once each at `bandwidth`
+    A layer with a sliding window reads at most its window.
+    """
+    window = view.window
+    return sum(
+        size * (context if kind != SLIDING or window is None else min(context, window))
+        for kind, size in zip(view.layer_kinds, position_bytes(view), strict=True)
+    )
+
+
+def bandwidth_floor_seconds(
+    view: LayerView, context: int, bandwidth: float, batch: int = 1
+) -> float:
+    """Return the least seconds of one plain step of `batch` rows at `context` tokens each.
+
+    Weights (`LayerView.step_bytes`) and caches (`kv_bytes`) are read once each at `bandwidth`
     (bytes a second), and nothing else takes any time.
     """
-    return (view.step_bytes() + kv_bytes(view, context)) / bandwidth
+    return (view.step_bytes() + batch * kv_bytes(view, context)) / bandwidth

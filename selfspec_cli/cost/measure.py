@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pandas as pd
 import torch
 
+from selfspec_cli.cost.build import build_tasks
 from selfspec_cli.cost.clock import Stopwatch
-from selfspec_cli.cost.parts import Task, build_tasks
+from selfspec_cli.cost.parts import Task
 from selfspec_cli.cost.plan import CostPlan
 from selfspec_cli.engine.view import LayerView
 
@@ -23,7 +24,7 @@ Progress = Callable[[int, int], None]
 COLUMNS = (
     "block", "part", "law", "exit_layer", "positions", "context", "batch", "engine", "seconds",
 )  # fmt: skip
-ENGINE = "eager"
+ENGINE = "eager"  # of a view that does not say which kernels it runs on
 MIN_SAMPLE_S = 2e-3  # shorter parts are repeated inside a sample and divided
 MAX_REPEATS = 1000
 _STEADY = 0.03  # two windows of plain steps this close: caches, clocks and allocators have settled
@@ -81,14 +82,14 @@ def iter_blocks(
     """
     tasks = build_tasks(view, plan, seed)
     todo = range(start_block, plan.blocks)
-    always = sum(task.blocks is None for task in tasks)
+    warmed = sum(task.warmed_in(block) for task in tasks for block in range(plan.warmup))
     timed = sum(task.timed_in(block) for task in tasks for block in todo)
-    meter = _Meter(progress, plan.warmup * always + timed)
+    meter = _Meter(progress, warmed + timed)
     repeats = warm_up(tasks, plan.warmup, clock, meter.tick)
     for block in todo:
         order = [i for i in block_order(len(tasks), block, seed) if tasks[i].timed_in(block)]
         seconds = time_block(tasks, repeats, clock, order, meter.tick)
-        yield block_frame(block, tasks, seconds)
+        yield block_frame(block, tasks, seconds, getattr(view, "engine", ENGINE))
 
 
 class _Meter:
@@ -164,7 +165,7 @@ def warm_up(
     repeats = [1] * len(tasks)
     for block in range(blocks):
         for index, task in enumerate(tasks):
-            if task.blocks is not None:
+            if not task.warmed_in(block):
                 continue
             seconds = sample(task, repeats[index], clock)
             if block == 0 and seconds < 10 * MIN_SAMPLE_S:  # a first call may be slower than later
@@ -189,10 +190,12 @@ def repeats_for(seconds: float) -> int:
     return max(1, -int(-MIN_SAMPLE_S // seconds))
 
 
-def block_frame(block: int, tasks: Sequence[Task], seconds: Sequence[float]) -> pd.DataFrame:
+def block_frame(
+    block: int, tasks: Sequence[Task], seconds: Sequence[float], engine: str
+) -> pd.DataFrame:
     """Return one block's rows of cost.csv; what has no meaning for a part is missing."""
     rows = [
-        (block, t.part, t.law, t.exit_layer, t.positions, t.context, 1, ENGINE, value)
+        (block, t.part, t.law, t.exit_layer, t.positions, t.context, t.batch, engine, value)
         for t, value in zip(tasks, seconds, strict=True)
         if not math.isnan(value)
     ]

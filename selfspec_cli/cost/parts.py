@@ -6,7 +6,8 @@
 
 Beside them stands `prefill`: what of a request comes before its first round, the prompt and x_0.
 Each part is a call on real weights with the cache filled to a context; whatever it moves (cache
-pointers, committed tokens) is put back before the next call.
+pointers, committed tokens) is put back before the next call. This module has the parts of one row;
+`batch_parts` those of several.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,48 +44,26 @@ class Task:
     """Puts back what the step moved; never timed. None where it moves nothing."""
     blocks: int | None = None
     """Timed in the first so many blocks only, and not warmed up; None: in every block."""
+    batch: int = 1
+    """Rows that take part."""
+    turn: tuple[int, int] = (0, 1)
+    """(i, n): timed in every n-th pair of blocks, from the i-th on. A pair has both orders."""
 
     def timed_in(self, block: int) -> bool:
         """Whether block number `block` times this."""
-        return self.blocks is None or block < self.blocks
+        turn, every = self.turn
+        return (self.blocks is None or block < self.blocks) and block // 2 % every == turn
 
+    def warmed_in(self, warmup: int) -> bool:
+        """Whether block number `warmup` of those thrown away runs this.
 
-@torch.inference_mode()
-def build_tasks(view: LayerView, plan: CostPlan, seed: int) -> list[Task]:
-    """Return everything that one block times, each on a state of its own context.
-
-    Args:
-        view: the model.
-        plan: what to time.
-        seed: of the random tokens; costs do not depend on which tokens they are.
-
-    Raises:
-        ConfigError: the plan does not fit the model.
-    """
-    plan.check(view.num_layers, view.max_positions)
-    scenes = [Scene(view, plan, context, seed) for context in plan.contexts]
-    tasks = [
-        task
-        for scene in scenes
-        for sampling in plan.laws
-        for task in _decoder_tasks(scene, sampling)
-    ]
-    if not plan.parts:
-        return tasks
-    tasks.append(_embed_task(scenes[0]))
-    for scene in scenes:
-        tasks += _pass_tasks(scene)
-        tasks.append(_prefill_task(scene))
-    for sampling in plan.laws:
-        # Penalties count the tokens before a position, so only their work grows with the context.
-        where = scenes if sampling.penalised else scenes[:1]
-        for scene in where:
-            tasks += LawParts(scene, sampling).tasks(scene.context if len(where) > 1 else None)
-    return tasks
+        Several rows run once: the machine is warm by then, their kernels are not.
+        """
+        return self.blocks is None and (warmup == 0 or self.batch == 1)
 
 
 class Scene:
-    """A cache filled to one context, and hidden states as a decoder would have them there.
+    """A row's cache filled to one context, and hidden states as a decoder would have them there.
 
     Attributes:
         embedded: embedded tokens [1, m_max, H], the layers' input.
@@ -93,9 +72,8 @@ class Scene:
 
     def __init__(self, view: LayerView, plan: CostPlan, context: int, seed: int) -> None:
         self.view, self.plan, self.context = view, plan, context
-        generator = torch.Generator().manual_seed(seed)
         m = plan.positions[-1]
-        tokens = torch.randint(0, view.vocab_size, (context + m,), generator=generator)
+        tokens = random_tokens(view, plan, seed)[: context + m]
         self.prompt: tuple[int, ...] = tuple(tokens[:context].tolist())
         self.seed = seed
         self._filled = self._new_decoder(plan.laws[0])
@@ -106,6 +84,11 @@ class Scene:
         view.run(self.embedded, self.cache, 0, view.num_layers, seen.__setitem__)
         self.early, self.deep = seen[max(1, view.num_layers // 2)][0], seen[view.num_layers][0]
         self.restore()
+
+    @property
+    def first(self) -> int:
+        """Token x_0 that follows the prompt."""
+        return self._filled.output[0]
 
     def restore(self) -> None:
         """Set every layer's pointer back to the context."""
@@ -125,7 +108,14 @@ class Scene:
         return Decoder(self.view, job, policy, max_draft=k)
 
 
-def _embed_task(scene: Scene) -> Task:
+def random_tokens(view: LayerView, plan: CostPlan, seed: int) -> Tensor:
+    """Tokens of the longest context and one pass, int64; shorter contexts are prefixes of it."""
+    count = plan.contexts[-1] + plan.positions[-1]
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, view.vocab_size, (count,), generator=generator)
+
+
+def embed_task(scene: Scene) -> Task:
     """A token's way into layer 0 and its exit state's way into the buffer, once a shallow pass."""
     view, cache, token = scene.view, scene.cache, scene.prompt[0]
     kept, state = scene.embedded.clone(), scene.early[:1]
@@ -137,7 +127,7 @@ def _embed_task(scene: Scene) -> Task:
     return Task(part="embed", positions=1, step=step)
 
 
-def _prefill_task(scene: Scene) -> Task:
+def prefill_task(scene: Scene) -> Task:
     """The decoder's own prefill of a prompt as long as the context.
 
     It fills the scene's cache with what that holds already. The scene was made by the same call, so
@@ -155,13 +145,10 @@ def _prefill_task(scene: Scene) -> Task:
     return Task(part=PREFILL_PART, positions=m, context=m, step=step, blocks=blocks)
 
 
-def _pass_tasks(scene: Scene) -> Iterator[Task]:
+def pass_tasks(scene: Scene) -> Iterator[Task]:
     """Masks and rotary tables, and a chain through all layers of each kind, by positions."""
     view, cache = scene.view, scene.cache
-    kinds = {
-        kind: [i for i, one in enumerate(view.layer_kinds) if one == kind]
-        for kind in sorted(set(view.layer_kinds))
-    }
+    kinds = layers_by_kind(view)
     for m in scene.plan.positions:
         hidden = scene.embedded[:, :m]
         prepare = partial(view.prepare, hidden, [scene.context])
@@ -178,8 +165,16 @@ def _pass_tasks(scene: Scene) -> Iterator[Task]:
             )
 
 
-def _decoder_tasks(scene: Scene, sampling: Sampling) -> Iterator[Task]:
-    """A plain step and the whole rounds at this context."""
+def layers_by_kind(view: LayerView) -> dict[str, list[int]]:
+    """Numbers of the layers of each kind."""
+    return {
+        kind: [i for i, one in enumerate(view.layer_kinds) if one == kind]
+        for kind in sorted(set(view.layer_kinds))
+    }
+
+
+def decoder_tasks(scene: Scene, sampling: Sampling) -> Iterator[Task]:
+    """A plain step and the whole rounds of one row at this context."""
     decoder = scene.decoder(sampling)
     restore = partial(decoder.rewind, 1)
     law, context = sampling.law_class, scene.context
@@ -187,7 +182,7 @@ def _decoder_tasks(scene: Scene, sampling: Sampling) -> Iterator[Task]:
         part="ar", law=law, positions=1, context=context, step=decoder.ar_step, restore=restore
     )
     for one in scene.plan.rounds:
-        if one.context == context:
+        if (one.context, one.batch) == (context, 1):
             yield Task(
                 part="round",
                 law=law,

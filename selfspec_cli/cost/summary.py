@@ -19,7 +19,9 @@ class ContextCosts:
 
     context: int
     ar_seconds: float
-    """Mean of one plain step (s)."""
+    """Mean of one plain step of the whole batch (s)."""
+    tokens_per_s: float
+    """Output tokens a second of plain decoding, all rows of the batch together."""
     floor_seconds: float | None
     """Least seconds of a plain step, from the bandwidth; None where it was not measured."""
     draft_cost_ratio: tuple[float, ...]
@@ -40,6 +42,8 @@ class CostSummary:
     """Costs of one law, batch size and engine."""
 
     law: str
+    batch: int
+    """Rows of every step and round."""
     num_layers: int
     exit_layers: tuple[int, ...]
     draft_lengths: tuple[int, ...]
@@ -86,10 +90,10 @@ def summarise(
     draft_lengths: Sequence[int],
     floors: dict[int, float | None],
 ) -> CostSummary:
-    """Summarise one law's costs.
+    """Summarise the costs of one law and batch size.
 
     Args:
-        surface: measured parts, uncorrected.
+        surface: measured parts of one law and batch size, uncorrected.
         fit: how they agree with whole rounds; a correction that brings them together is applied,
             one that does not is not.
         exit_layers: L to show.
@@ -103,6 +107,7 @@ def summarise(
     spread = surface.relative_spread()
     return CostSummary(
         law=surface.law,
+        batch=surface.batch,
         num_layers=surface.num_layers,
         exit_layers=tuple(exit_layers),
         draft_lengths=tuple(draft_lengths),
@@ -125,9 +130,11 @@ def _at(
     exit_layers: tuple[int, ...],
     draft_lengths: tuple[int, ...],
 ) -> ContextCosts:
+    ar_seconds = float(surface.ar_seconds(context))
     return ContextCosts(
         context=context,
-        ar_seconds=float(surface.ar_seconds(context)),
+        ar_seconds=ar_seconds,
+        tokens_per_s=surface.batch / ar_seconds,
         floor_seconds=floor,
         draft_cost_ratio=tuple(surface.draft_cost_ratio(L, context) for L in exit_layers),
         verify_cost_ratio=tuple(
@@ -141,7 +148,12 @@ def _at(
 
 
 def findings(summary: CostSummary) -> tuple[str, ...]:
-    """Say in sentences what the numbers mean: agreement, stability, room, the textbook's error."""
+    """Say in sentences what the numbers mean: agreement, stability, room, the textbook's error.
+
+    The last two are said of one row; of several the numbers beside those of one row tell more.
+    """
+    if summary.batch > 1:
+        return (_agreement(summary), _stability(summary))
     return (
         _agreement(summary),
         _stability(summary),
