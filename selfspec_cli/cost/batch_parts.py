@@ -77,7 +77,8 @@ class BatchScene:
 
     Args:
         alone: a filled row of this context.
-        room: rows filled to this context or beyond; their memory is shared, pointers are not.
+        room: rows filled to this context or beyond; their memory is shared, pointers are not. So a
+            shorter context's rounds write into a longer one's prompt: other tokens, no other cost.
     """
 
     def __init__(self, alone: Scene, room: KVCache) -> None:

@@ -10,7 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from selfspec_cli.cost import parts
 from selfspec_cli.cost.clock import Clock
 from selfspec_cli.cost.plan import CostPlan, WholeRound
-from selfspec_cli.engine import policies
+from selfspec_cli.engine import policies, row_policies
+from selfspec_cli.engine.batch import BatchDecoder
 from selfspec_cli.engine.decoder import Decoder
 from selfspec_cli.engine.families import family_of
 from selfspec_cli.engine.laws import Processor
@@ -108,15 +109,16 @@ class ChargingView(LayerView):
         self.till.charge(ns)
 
     def embed(self, token_ids, cache):  # type: ignore[no-untyped-def]
-        self._price("embed", 310_000 * token_ids.shape[1])
+        self._price("embed", 310_000 * token_ids.numel())
         return super().embed(token_ids, cache)
 
     def prepare(self, hidden, starts):  # type: ignore[no-untyped-def]
-        self._price("prepare", 530_000 + 70_000 * hidden.shape[1] + 40_000 * (starts[0] // 16))
+        positions = hidden.shape[0] * hidden.shape[1]
+        self._price("prepare", 530_000 + 70_000 * positions + 40_000 * (starts[0] // 16))
         return super().prepare(hidden, starts)
 
     def chain(self, hidden, cache, indices, prepared, tap=None):  # type: ignore[no-untyped-def]
-        m = hidden.shape[1]
+        m = hidden.shape[0] * hidden.shape[1]
         for index in indices:
             # A round's own tokens must not move the price: contexts are priced in steps of 16.
             context = cache.lengths[index][0] // 16
@@ -124,7 +126,7 @@ class ChargingView(LayerView):
         return super().chain(hidden, cache, indices, prepared, tap)
 
     def head(self, hidden):  # type: ignore[no-untyped-def]
-        self._price("head", 1_900_000 + 210_000 * hidden.shape[0])
+        self._price("head", 1_900_000 + 210_000 * (hidden.numel() // self.hidden_size))
         return super().head(hidden)
 
 
@@ -139,5 +141,11 @@ def charge_laws(till: Till, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("verify", "verify_greedy"):
             call = till.charging(lambda drafts, *_: 170_000 * len(drafts), getattr(module, name))
             monkeypatch.setattr(module, name, call)
+    argmax = till.charging(
+        lambda _, logits: rows * (logits.numel() // logits.shape[-1]), row_policies._argmax
+    )
+    monkeypatch.setattr(row_policies, "_argmax", argmax)
+    commit = till.charging(lambda _, rows, tokens: 110_000 * len(tokens), BatchDecoder.commit)
+    monkeypatch.setattr(BatchDecoder, "commit", commit)
     monkeypatch.setattr(Decoder, "commit", till.charging(230_000, Decoder.commit))
     monkeypatch.setattr(Decoder, "_roll_back", till.charging(200_000, Decoder._roll_back))

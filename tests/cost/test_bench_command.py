@@ -45,6 +45,27 @@ def test_it_prints_ratios_floor_and_words_and_writes_both_files(
     assert {law: len(fit["rounds"]) for law, fit in fits.items()} == {"greedy": 12, "sampled": 12}
 
 
+def test_batch_sizes_have_lines_of_their_own(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "costs"
+    words = ("-m", folder, *SMALL, "--temperatures", "0", "--batch-size", "1,3", "-o", out, "-q")
+    assert bench(*words) == 0
+    shown = capsys.readouterr().out
+    assert "greedy law, context 16, by batch" in shown, shown
+    assert "tokens/s" in shown
+    lines = [line.split() for line in shown.splitlines()]
+    batches = [line for line in lines if len(line) == 8 and line[0] in ("1", "3")]
+    assert len(batches) == 4, f"two contexts × two batch sizes in:\n{shown}"
+    for batch, step_ms, rate, *_ in batches:
+        assert float(rate) == pytest.approx(1e3 * int(batch) / float(step_ms), rel=0.02), lines
+    rows = read_table(out / "cost.csv")
+    assert set(rows["batch"]) == {1, 3}
+    fits = read_document(out / "cost_fit.json")
+    assert set(fits) == {"greedy", "by_batch"}
+    assert len(fits["by_batch"]["3"]["greedy"]["rounds"]) == 6
+
+
 def test_json_is_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("-m", folder, *SMALL, "--temperatures", "0.7", "--json", "-q") == 0
     shown, told = capsys.readouterr()
@@ -58,6 +79,8 @@ def test_json_is_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert at["floor_ratio"] > 0
     assert document["read_bandwidth_bytes_per_s"] > 0
     assert [document["seed"], document["num_blocks"]] == [0, 10]
+    assert [document["batch_sizes"], document["batches"]] == [[1], {}]
+    assert at["tokens_per_s"] == pytest.approx(1 / at["ar_seconds"])
     assert "backwards" in document["order"], "the order of timing belongs to the output (B07)"
 
 
@@ -74,6 +97,8 @@ def test_json_is_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) 
         (("-m", "FOLDER", *SMALL, "--draft-lengths", "0-3"), "draft length 0"),
         (("-m", "FOLDER", *SMALL, "--temperatures", "trace"), "no trace"),
         (("-m", "FOLDER", *SMALL, "--temperatures", "-1"), ">= 0"),
+        (("-m", "FOLDER", *SMALL, "--batch-size", "0,4"), "--batch-size: batch size 0"),
+        (("-m", "FOLDER", *SMALL, "--batch-size", "many"), "is not a range"),
         (("-m", "FOLDER", *SMALL, "--dtype", "int3"), "unknown dtype"),
         (("-m", "FOLDER", *SMALL, "--device", "abacus"), "abacus"),
         (("-m", "./no-such-folder", *SMALL), "no such folder"),

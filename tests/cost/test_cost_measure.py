@@ -22,9 +22,9 @@ from cost_helpers import (
 from selfspec_cli.analysis.cost_fit import CostFit, fit_correction
 from selfspec_cli.analysis.cost_surface import CostSurface
 from selfspec_cli.cost import plan as plan_module
+from selfspec_cli.cost.build import build_tasks
 from selfspec_cli.cost.clock import Clock
 from selfspec_cli.cost.measure import COLUMNS, block_order, iter_blocks, measure_costs, time_block
-from selfspec_cli.cost.build import build_tasks
 from selfspec_cli.cost.plan import prefill_blocks
 from selfspec_cli.engine import decoder as decoder_module
 from selfspec_cli.engine.decoder import Decoder, Job

@@ -3,7 +3,14 @@
 import pytest
 from cost_helpers import GREEDY, ROUNDS, SAMPLED, tiny_plan
 
-from selfspec_cli.cost.plan import WholeRound, default_rounds
+from selfspec_cli.cost.plan import (
+    BASE_ROUNDS,
+    BATCH_ROUNDS,
+    WholeRound,
+    default_rounds,
+    ends_and_middle,
+    with_default_rounds,
+)
 from selfspec_cli.errors import ConfigError
 from selfspec_cli.records import Sampling
 
@@ -23,6 +30,13 @@ from selfspec_cli.records import Sampling
         ({"warmup": 0}, "0 to warm up"),
         ({"rounds": (WholeRound(exit_layer=2, draft_length=2, context=16),)}, "draft_length=2"),
         ({"rounds": (WholeRound(exit_layer=2, draft_length=1, context=20),)}, "context=20"),
+        ({"batch_sizes": ()}, "batch_sizes"),
+        ({"batch_sizes": (4, 1)}, "batch_sizes"),
+        ({"batch_sizes": (0, 4)}, "batch_sizes"),
+        (
+            {"rounds": (WholeRound(exit_layer=2, draft_length=1, context=16, batch=4),)},
+            "batch sizes",
+        ),
         ({"rounds": (WholeRound(exit_layer=0, draft_length=1, context=16),)}, "exit_layer=0"),
     ],
 )
@@ -69,3 +83,34 @@ def test_default_rounds_of_a_small_grid_are_all_of_it() -> None:
 
 def test_rounds_are_values() -> None:
     assert sorted(ROUNDS)[0] == WholeRound(exit_layer=2, draft_length=1, context=16)
+
+
+def test_several_rows_are_timed_at_fewer_contexts_and_positions() -> None:
+    plan = tiny_plan(
+        contexts=(16, 32, 64, 128),
+        draft_lengths=tuple(range(1, 9)),
+        batch_sizes=(1, 4),
+        rounds=(),
+    )
+    assert plan.contexts_at(1) == (16, 32, 64, 128)
+    assert plan.contexts_at(4) == (16, 64, 128), "the ends decide what can be priced"
+    assert plan.positions_at(1) == tuple(range(1, 10))
+    assert plan.positions_at(4) == (1, 2, 3, 5, 9)
+    assert tiny_plan(draft_lengths=(3, 6), rounds=()).positions_at(8) == (1, 4, 7)
+
+
+def test_most_rounds_are_timed_at_the_base() -> None:
+    layers, lengths = tuple(range(1, 6)), tuple(range(1, 9))
+    for sizes in ((1, 4, 8), (4, 8)):
+        plan = tiny_plan(exit_layers=layers, draft_lengths=lengths, batch_sizes=sizes, rounds=())
+        counts = [
+            sum(one.batch == batch for one in with_default_rounds(plan).rounds) for batch in sizes
+        ]
+        assert counts == [BASE_ROUNDS, *[BATCH_ROUNDS] * (len(sizes) - 1)], counts
+
+
+@pytest.mark.parametrize(
+    ("values", "want"), [((), ()), ((3,), (3,)), ((1, 2), (1, 2)), ((1, 2, 3, 4, 5), (1, 3, 5))]
+)
+def test_ends_and_middle(values: tuple, want: tuple) -> None:
+    assert ends_and_middle(values) == want

@@ -77,6 +77,20 @@ def test_a_step_near_the_floor_has_room(floor: float, said: str) -> None:
     assert any(said in sentence for sentence in told), told
 
 
+def test_several_rows_make_their_tokens_together() -> None:
+    """Four rows in 20 ms are 200 tokens a second; of the textbook only one row is told."""
+    frame = cost_rows([1.0] * 10).assign(batch=4)
+    surface = CostSurface.from_rows(frame, layer_kinds=KINDS, law="sampled", batch=4)
+    fit = fit_correction(surface, frame)
+    summary = summarise(surface, fit, exit_layers=(4,), draft_lengths=(2,), floors={64: 0.01})
+    assert summary.batch == 4
+    assert summary.contexts[0].tokens_per_s == pytest.approx(4 / AR_S)
+    assert summary.to_document()["batch"] == 4
+    told = findings(summary)
+    assert not any("textbook" in sentence or "floor" in sentence for sentence in told), told
+    assert any("stable" in sentence for sentence in told), told
+
+
 def test_without_bandwidth_nothing_is_said_about_it() -> None:
     summary = summary_of(cost_rows([1.0] * 10), None)
     assert summary.contexts[0].floor_ratio is None
