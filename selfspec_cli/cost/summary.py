@@ -163,10 +163,11 @@ def findings(summary: CostSummary) -> tuple[str, ...]:
 
 
 def _agreement(summary: CostSummary) -> str:
+    advice = ": time the cells that matter whole" if summary.batch == 1 else ""
     how = {
         "parts": "parts add up to whole rounds",
         "corrected": "parts add up to whole rounds after a scale and an offset were fitted",
-        "whole_rounds": "parts do not add up to whole rounds: time the cells that matter whole",
+        "whole_rounds": f"parts do not add up to whole rounds{advice}",
     }[summary.mode]
     if summary.cost_model_error is None:
         return "no whole round was timed, so nothing says that the parts add up"
