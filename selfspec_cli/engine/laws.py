@@ -4,18 +4,16 @@ Order: logit bias, penalties, minimum length, token mask, temperature, top-k, to
 transformers and vLLM). Temperature 0 never reaches the softmax: `greedy` is its own branch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from selfspec_cli.errors import ModelError
+from selfspec_cli.engine.edits import Edits, Rules, TokenMask, edits_at
 from selfspec_cli.records import Sampling
 
 TINY_TEMPERATURE = 1e-30  # any law is one-hot (or a tie of equals) well above it
-
-TokenMask = Callable[[Sequence[int]], Tensor | None]
-"""Output tokens so far to a bool mask [V] of allowed tokens, or None for all (a grammar)."""
+NUCLEUS = (512, 8192)  # most likely tokens top-p is looked for among, before all are sorted
 
 
 class Processor:
@@ -44,8 +42,13 @@ class Processor:
         truncate: bool = True,
     ) -> None:
         self.sampling, self.vocab_size = sampling, vocab_size
-        self.eos_ids, self.token_mask, self.truncate = list(eos_ids), token_mask, truncate
-        self._prompt = torch.tensor(list(prompt), dtype=torch.long)
+        self.truncate = truncate
+        self._rules = Rules(
+            sampling=sampling,
+            prompt=torch.tensor(list(prompt), dtype=torch.long),
+            eos_ids=tuple(eos_ids),
+            token_mask=token_mask,
+        )
         self.unchanged = not sampling.penalised and token_mask is None
 
     def greedy(self, logits: Tensor, output: Sequence[int], drafted: Sequence[int] = ()) -> Tensor:
@@ -58,10 +61,14 @@ class Processor:
         Row m-1-j is the law after `output` and all but the last j tokens of `drafted`: with m = 1
         everything drafted so far counts, with m = k+1 row i counts the first i drafts.
         """
-        scaled = self.processed(logits, output, drafted)
-        top = scaled.amax(dim=-1, keepdim=True)
+        return self.law_of(self.processed(logits, output, drafted))
+
+    def law_of(self, processed: Tensor, *, overwrite: bool = False) -> Tensor:
+        """Laws float32 [..., V] of logits of `processed`, which are spoilt if `overwrite`."""
+        top = processed.amax(dim=-1, keepdim=True)
         # Max first: no overflow at a tiny T. Below float32's range T would be 0, and 0 / 0 NaN.
-        scaled = (scaled - top) / max(self.sampling.temperature, TINY_TEMPERATURE)
+        scaled = processed.sub_(top) if overwrite else processed - top
+        scaled.div_(max(self.sampling.temperature, TINY_TEMPERATURE))
         if self.truncate:
             scaled = _top_p(_top_k(scaled, self.sampling.top_k), self.sampling.top_p)
         return torch.softmax(scaled, dim=-1)
@@ -93,42 +100,16 @@ class Processor:
         self, logits: Tensor, output: Sequence[int], drafted: Sequence[int] = ()
     ) -> Tensor:
         """Logits [m, V] after everything but temperature and truncation; rows as in `laws`."""
+        edits = self.edits(output, drafted, logits.shape[0], logits.device)
+        return logits if edits is None else edits.apply(logits.clone())
+
+    def edits(
+        self, output: Sequence[int], drafted: Sequence[int], m: int, device: torch.device
+    ) -> Edits | None:
+        """What `processed` does to m rows, for the logits of several exits; None is nothing."""
         if self.unchanged:
-            return logits
-        m = logits.shape[0]
-        done = len(drafted) - (m - 1)
-        rows = [self._one(logits[i], [*output, *drafted[: done + i]]) for i in range(m)]
-        return torch.stack(rows)
-
-    def _one(self, logits: Tensor, output: Sequence[int]) -> Tensor:
-        s, row = self.sampling, logits.clone()
-        for token, amount in s.logit_bias:
-            row[token] += amount
-        made = torch.tensor(list(output), dtype=torch.long, device=row.device)
-        row = _penalise(row, self._prompt.to(row.device), made, s)
-        if len(output) < s.min_tokens:
-            row[self.eos_ids] = -torch.inf
-        allowed = self.token_mask(output) if self.token_mask else None
-        if allowed is not None:
-            row = row.masked_fill(~allowed.to(row.device), -torch.inf)
-        if not bool((row > -torch.inf).any()):
-            raise ModelError(
-                f"no token is allowed at output position {len(output)}",
-                hint="The token mask and min_tokens together forbid every token.",
-            )
-        return row
-
-
-def _penalise(row: Tensor, prompt: Tensor, made: Tensor, sampling: Sampling) -> Tensor:
-    if sampling.repetition_penalty != 1.0:
-        seen = torch.cat([prompt, made]).unique()
-        value = row[seen]
-        r = sampling.repetition_penalty
-        row[seen] = torch.where(value < 0, value * r, value / r)
-    if sampling.presence_penalty or sampling.frequency_penalty:
-        counts = torch.bincount(made, minlength=row.shape[0]).to(row.dtype)
-        row = row - sampling.frequency_penalty * counts - sampling.presence_penalty * (counts > 0)
-    return row
+            return None
+        return edits_at(self._rules, output, drafted, m, device)
 
 
 def _top_k(logits: Tensor, k: int) -> Tensor:
@@ -139,12 +120,42 @@ def _top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def _top_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the smallest set of most likely tokens that reaches mass p; always at least one."""
+    """Keep the smallest set of most likely tokens that reaches mass p; always at least one.
+
+    Equally likely tokens are taken in order of id. Sorting a vocabulary costs more than the head
+    that made its logits, so only as many of the most likely tokens are sorted as are needed.
+    """
     if p >= 1.0:
         return logits
-    ordered, index = logits.sort(dim=-1, descending=True, stable=True)
-    law = torch.softmax(ordered, dim=-1)
-    before = law.cumsum(dim=-1) - law
-    drop = (before >= p).scatter(-1, index, before >= p)
-    drop.scatter_(-1, index[..., :1], False)
-    return logits.masked_fill(drop, -torch.inf)
+    rows = logits.reshape(-1, logits.shape[-1])
+    law, kept = torch.softmax(rows, dim=-1), torch.full_like(rows, -torch.inf)
+    left = torch.arange(len(rows), device=rows.device)
+    for size in (*(n for n in NUCLEUS if n < rows.shape[-1]), rows.shape[-1]):
+        found, settled = _nucleus(rows[left], law[left], p, size)
+        kept[left[settled]] = found[settled]
+        left = left[~settled]
+        if not len(left):
+            break
+    return kept.reshape(logits.shape)
+
+
+def _nucleus(rows: Tensor, law: Tensor, p: float, size: int) -> tuple[Tensor, Tensor]:
+    """Logits [m, V] cut to mass p among the `size` most likely tokens, and where that is all.
+
+    It is all if a token above the least likely of them is dropped: so is then whatever is not
+    above that one, here or outside.
+    """
+    whole = size == rows.shape[-1]
+    near = torch.arange(size, device=rows.device).expand(len(rows), -1)
+    if not whole:  # ids ascending here too, so that a stable sort takes ties by id
+        near = rows.topk(size, dim=-1, sorted=False).indices.sort(dim=-1).values
+    ordered, order = rows.gather(-1, near).sort(dim=-1, descending=True, stable=True)
+    index = near.gather(-1, order)
+    mass = law.gather(-1, index)
+    before = mass.cumsum(dim=-1) - mass
+    drop = before >= p
+    drop[:, 0] = False
+    least = ordered[:, -1:]
+    settled = (drop & (ordered > least)).any(dim=-1) | torch.isneginf(least[:, 0]) | whole
+    cut = torch.full_like(rows, -torch.inf)
+    return cut.scatter_(-1, index, ordered.masked_fill(drop, -torch.inf)), settled

@@ -20,6 +20,7 @@ from transformers.masking_utils import (
 from selfspec_cli.engine.families import Family
 from selfspec_cli.engine.kv_cache import KVCache
 from selfspec_cli.engine.limits import context_limit
+from selfspec_cli.engine.projection import project
 from selfspec_cli.errors import ModelError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -200,7 +201,27 @@ class LayerView:
 
     def head(self, hidden: Tensor) -> Tensor:
         """Final norm, head, divisor and softcap: [..., H] to float32 logits [..., V]."""
-        logits = self._head(self._norm(hidden))
+        return self._finished(project(self._head, self._norm(hidden)))
+
+    def head_of(self, hidden: Tensor, tokens: Tensor) -> Tensor | None:
+        """Logits of a few tokens a position only, equal to those of `head` within rounding.
+
+        Args:
+            hidden: [E, n, H].
+            tokens: int64 [n, K].
+
+        Returns:
+            float32 [n, E, K], or None where the head is no plain linear layer.
+        """
+        if type(self._head) is not nn.Linear or self._head.weight.device != hidden.device:
+            return None
+        rows = self._head.weight[tokens]  # [n, K, H]
+        logits = self._norm(hidden).transpose(0, 1) @ rows.mT
+        if self._head.bias is not None:
+            logits = logits + self._head.bias[tokens][:, None]
+        return self._finished(logits)
+
+    def _finished(self, logits: Tensor) -> Tensor:
         if self._divisor is not None:
             logits = logits / self._divisor
         if self._softcap is not None:

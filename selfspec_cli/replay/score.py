@@ -7,14 +7,15 @@ and the sums of the path-source test (METHOD.md §2, §3). All in float32 from u
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfspec_cli.engine.exactness import TIE_TOLERANCE
 from selfspec_cli.engine.view import LayerView
+from selfspec_cli.replay.exit_heads import Target, greedy, sampled, slack_of
 from selfspec_cli.replay.setting import Laws
 
 Floats = npt.NDArray[np.float32]
@@ -82,70 +83,64 @@ def score(
 def _score_chunk(
     view: LayerView, states: Tensor, tokens: Sequence[int], before: Sequence[int], laws: Laws
 ) -> Scores:
+    n, drafted = len(tokens), tokens[:-1]  # row i of a law follows `before` and the first i tokens
+    x = torch.tensor(list(tokens), device=states.device)  # [n]
+    edits = laws.target.edits(before, drafted, n, states.device)  # those of the draft law, too
+    logits = view.head(states[-1])  # [n, V]
+    logits = logits if edits is None else edits.apply(logits)
+    top = logits.argmax(dim=-1)
     if laws.target.sampling.temperature == 0.0:
-        return _greedy_chunk(view, states, tokens, before, laws)
-    x = torch.tensor(list(tokens), device=states.device)[:, None]  # [n, 1]
-    drafted = tokens[:-1]  # row i of a law follows `before` and the first i tokens
-    logits = view.head(states[-1])
-    p = laws.target.laws(logits, before, drafted)  # [n, V]
-    px, top = p.gather(1, x)[:, 0], p.argmax(dim=-1)
+        target = Target(law=logits, top=top, tokens=x)
+        return _greedy(view, target, greedy(view, states[:-1], target, edits))
+    p = laws.target.law_of(logits)
+    px = p.gather(1, x[:, None])[:, 0]
     zero = px <= 0
     outside = torch.zeros_like(zero)
     if laws.target.sampling.truncated and bool(zero.any()):
-        processed = laws.target.processed(logits, before, drafted)
-        outside = zero & laws.target.cut_by_truncation(processed, x[:, 0], _slack(view))
-    given, prob, agree = [], [], []
-    for state in states[:-1]:
-        q = laws.draft.laws(view.head(state), before, drafted)
-        r = (q.gather(1, x)[:, 0] / px).clamp(max=1.0)
-        given.append(torch.where(zero, torch.nan, r))
-        prob.append(torch.minimum(p, q).sum(dim=-1))
-        agree.append(q.argmax(dim=-1) == top)
-    log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log()
-    entropy = -(p * log_p).sum(dim=-1)
+        outside = zero & laws.target.cut_by_truncation(logits, x, slack_of(view))
+    del logits
+    entropy, varentropy = _moments(p)
+    target = Target(law=p, top=top, tokens=x)
+    given, prob, agree = sampled(view, states[:-1], target, laws.draft, edits)
     return Scores(
-        accept_given_path=_numpy(given, len(tokens)),
-        accept_prob=_numpy(prob, len(tokens)),
-        is_argmax=_numpy(agree, len(tokens)).astype(bool),
-        surprisal=torch.where(zero, torch.nan, -px.log()).cpu().numpy(),
-        entropy=entropy.cpu().numpy(),
-        varentropy=((p * log_p.square()).sum(dim=-1) - entropy.square()).clamp(min=0).cpu().numpy(),
-        zero_prob=zero.cpu().numpy(),
-        outside_truncation=outside.cpu().numpy(),
-        path_is_argmax=(top == x[:, 0]).cpu().numpy(),
+        accept_given_path=_numpy(torch.where(zero, torch.nan, given)),
+        accept_prob=_numpy(prob),
+        is_argmax=_numpy(agree),
+        surprisal=_numpy(torch.where(zero, torch.nan, -px.log())),
+        entropy=_numpy(entropy),
+        varentropy=_numpy(varentropy),
+        zero_prob=_numpy(zero),
+        outside_truncation=_numpy(outside),
+        path_is_argmax=_numpy(top == x),
     )
 
 
-def _greedy_chunk(
-    view: LayerView, states: Tensor, tokens: Sequence[int], before: Sequence[int], laws: Laws
-) -> Scores:
-    n, drafted = len(tokens), tokens[:-1]
-    logits = laws.target.processed(view.head(states[-1]), before, drafted)
-    top = logits.argmax(dim=-1)
-    x = torch.tensor(list(tokens), device=states.device)[:, None]
-    behind = logits.amax(dim=-1) - logits.gather(1, x)[:, 0]
-    agree = [laws.draft.greedy(view.head(state), before, drafted) == top for state in states[:-1]]
-    same = _numpy(agree, n)
+def _moments(p: Tensor) -> tuple[Tensor, Tensor]:
+    """Entropy and varentropy [n] of laws [n, V]."""
+    log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log_()
+    weighted = p * log_p
+    entropy = -weighted.sum(dim=-1)
+    varentropy = weighted.mul_(log_p).sum(dim=-1) - entropy.square()
+    return entropy, varentropy.clamp(min=0)
+
+
+def _greedy(view: LayerView, target: Target, agree: Tensor) -> Scores:
+    """Scores at temperature 0, from processed logits and where the exits agree [E, n]."""
+    behind = target.law.amax(dim=-1) - target.law.gather(1, target.tokens[:, None])[:, 0]
+    n, same = len(target.tokens), _numpy(agree.float())
     missing = np.full(n, np.nan, dtype=np.float32)
     return Scores(
         accept_given_path=same,
         accept_prob=same,
-        is_argmax=same.astype(bool),
+        is_argmax=_numpy(agree),
         surprisal=missing,
         entropy=missing,
         varentropy=missing,
         zero_prob=np.zeros(n, dtype=bool),
         outside_truncation=np.zeros(n, dtype=bool),
-        path_is_argmax=(behind <= _slack(view)).cpu().numpy(),
+        path_is_argmax=_numpy(behind <= slack_of(view)),
     )
 
 
-def _slack(view: LayerView) -> float:
-    """Logits this close may be ordered either way by two kernels."""
-    return TIE_TOLERANCE.get(view.dtype, TIE_TOLERANCE[torch.bfloat16])
-
-
-def _numpy(rows: Sequence[Tensor], n: int) -> Floats:
-    if not rows:
-        return np.empty((0, n), dtype=np.float32)
-    return torch.stack(list(rows)).float().cpu().numpy()
+def _numpy(values: Tensor) -> npt.NDArray[Any]:
+    return values.cpu().numpy()

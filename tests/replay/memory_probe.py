@@ -30,13 +30,13 @@ def observe_both(setting, tokens: int) -> int:
 
 def hoard():
     """Broken twin: every law that was ever computed is kept."""
-    kept, real = [], Processor.laws
+    kept, real = [], Processor.law_of
 
-    def laws(*args):
-        kept.append(real(*args))
+    def law_of(*args, **options):
+        kept.append(real(*args, **options))
         return kept[-1]
 
-    Processor.laws = laws
+    Processor.law_of = law_of
     return kept
 
 
