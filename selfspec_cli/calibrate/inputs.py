@@ -54,6 +54,8 @@ def load_options(config: CalibrateConfig) -> LoadOptions:
         device=config.device,
         device_map=config.device_map,
         chat_template=template,
+        engine=config.engine,
+        rows=max(config.observe_batch, *config.batch_sizes),
     )
 
 

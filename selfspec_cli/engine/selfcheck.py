@@ -35,15 +35,10 @@ def check_view(view: LayerView, exit_layers: Sequence[int] | None = None) -> flo
         SelfCheckError: an exit's logits differ, and the message names the exit, the position and
             the error; or the layers cannot be run as the family entry says.
     """
-    # The window of the config, not of the layer kinds: an entry that forgets them must fail too.
-    length = max(PROMPT_TOKENS, int(view.window or 0) + 4)
-    limit = view.max_positions
-    if limit is not None:
-        length = min(length, limit - STEPS)
-    tokens = _tokens(view, length + STEPS)
+    tokens = check_tokens(view)
     exits = sorted(exit_layers or range(1, view.num_layers + 1), reverse=True)
     try:
-        states = _exit_states(view, tokens)
+        states = states_by_depth(view, tokens)
         return max(_check_exit(view, at, tokens, states[at]) for at in exits)
     except (TypeError, ValueError, IndexError, RuntimeError, AttributeError) as error:
         first_line = str(error).partition("\n")[0]
@@ -53,13 +48,18 @@ def check_view(view: LayerView, exit_layers: Sequence[int] | None = None) -> flo
         ) from error
 
 
-def _tokens(view: LayerView, n: int) -> Tensor:
+def check_tokens(view: LayerView) -> Tensor:
+    """Random token ids [1, n] of a prompt longer than any sliding window, and the steps after."""
+    # The window of the config, not of the layer kinds: an entry that forgets them must fail too.
+    n = max(PROMPT_TOKENS, int(view.window or 0) + 4) + STEPS
+    if view.max_positions is not None:
+        n = min(n, view.max_positions)
     generator = torch.Generator().manual_seed(0)
     top = min(view.vocab_size, int(view.config.vocab_size))
     return torch.randint(0, top, (1, n), generator=generator).to(view.device)
 
 
-def _exit_states(view: LayerView, tokens: Tensor) -> dict[int, Tensor]:
+def states_by_depth(view: LayerView, tokens: Tensor) -> dict[int, Tensor]:
     """State [n, H] after each number of layers, from one cached pass and three single steps."""
     cache = view.new_cache(capacity=tokens.shape[1])
     prompt = tokens.shape[1] - STEPS

@@ -17,9 +17,11 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
+from selfspec_cli.engine.attention import PACKED
 from selfspec_cli.engine.families import Family
 from selfspec_cli.engine.kv_cache import KVCache
 from selfspec_cli.engine.limits import context_limit
+from selfspec_cli.engine.linear_kernel import KernelLinear
 from selfspec_cli.engine.projection import project
 from selfspec_cli.errors import ModelError
 
@@ -55,7 +57,10 @@ class LayerView:
         num_layers: N.
         vocab_size: rows of the output head, padding rows included.
         layer_kinds: one mask kind a layer (`full_attention` or `sliding_attention`).
+        engine: whose kernels run, as cost.csv names it.
     """
+
+    engine = "eager"
 
     def __init__(self, model: nn.Module, family: Family) -> None:
         self.model, self.family = model, family
@@ -78,7 +83,7 @@ class LayerView:
         self.window = getattr(self.config, "sliding_window", None)
         self.layer_kinds = self._kinds()
         self._mask_interface = ALL_MASK_ATTENTION_FUNCTIONS[self.config._attn_implementation]
-        self._sdpa = self.config._attn_implementation == "sdpa"
+        self._sdpa = self.config._attn_implementation in ("sdpa", PACKED)
 
     def _kinds(self) -> tuple[str, ...]:
         types = getattr(self.config, "layer_types", None) if self.family.mixed_attention else None
@@ -213,7 +218,10 @@ class LayerView:
         Returns:
             float32 [n, E, K], or None where the head is no plain linear layer.
         """
-        if type(self._head) is not nn.Linear or self._head.weight.device != hidden.device:
+        if (
+            type(self._head) not in (nn.Linear, KernelLinear)
+            or self._head.weight.device != hidden.device
+        ):
             return None
         rows = self._head.weight[tokens]  # [n, K, H]
         logits = self._norm(hidden).transpose(0, 1) @ rows.mT
