@@ -25,9 +25,10 @@ from selfspec_cli.cost.bandwidth import position_bytes
 from selfspec_cli.cost.plan import CostPlan, ends_and_middle, prefill_blocks
 from selfspec_cli.engine.load import load_model
 from selfspec_cli.engine.view import LayerView
-from selfspec_cli.replay.observe import STATE_BYTES, PathJob
+from selfspec_cli.replay.observe import PathJob
 from selfspec_cli.replay.score import MAX_CHUNK
 from selfspec_cli.replay.setting import Setting
+from selfspec_cli.replay.stretches import STATE_BYTES
 
 SHOWN_CHARACTERS = 1200  # of the first request
 FINALIST_CHANCE = 0.25  # that parts do not add up: rare on a quiet machine, usual on a busy one

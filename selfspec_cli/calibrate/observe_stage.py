@@ -27,6 +27,7 @@ from selfspec_cli.replay.setting import Setting, temperatures_of
 from selfspec_cli.storage import RunDir, read_table, write_table
 
 STAGE = "observe"
+SHARD_BATCHES = 4  # times as many paths a shard as rows: rows are refilled until a shard's end
 
 
 def run_observe(
@@ -44,10 +45,10 @@ def run_observe(
     recorded, rest = plan_paths(config, requests)
     total = sum(job.budget for job in (*recorded, *rest))
     with progress.stage("observe", total) as stage:
-        rows = [_observe_all(run, setting, recorded, exit_layers, (1, stage))]
+        rows = [_observe_all(run, setting, recorded, exit_layers, (None, stage))]
         kept, again, checks = _judge(config, rows[0], recorded, requests, progress)
-        batches = (config.observe_batch, stage)
-        rows = [kept, _observe_all(run, setting, (*rest, *again), exit_layers, batches)]
+        side_by_side = (config.observe_batch, stage)
+        rows = [kept, _observe_all(run, setting, (*rest, *again), exit_layers, side_by_side)]
     shards = pd.concat([r for r in rows if len(r)], ignore_index=True)
     shards = shards.sort_values("path_id", ignore_index=True)
     if checks:
@@ -95,21 +96,26 @@ def _observe_all(
     setting: Setting,
     jobs: Sequence[PathJob],
     exit_layers: Sequence[int],
-    batch_and_stage: tuple[int, Stage],
+    rows_and_stage: tuple[int | None, Stage],
 ) -> pd.DataFrame:
-    """Observe jobs in batches of like length, one shard a batch; finished shards are read."""
-    rows, stage = batch_and_stage
+    """Observe jobs in groups of like length, one shard a group; finished shards are read.
+
+    The longest begin first: what remains at a group's end is then short.
+    """
+    rows, stage = rows_and_stage
     frames = []
     ordered = sorted(jobs, key=lambda job: (-job.budget, job.request.prompt_tokens, job.path_id))
     work = [job for job in ordered if job.budget > 0]
     empty = [empty_row(job) for job in ordered if job.budget == 0]
-    for at in range(0, len(work), rows):
-        batch = work[at : at + rows]
-        shard = run.shard_path(STAGE, [job.path_id + job.source for job in batch])
+    size = 1 if rows is None else rows * SHARD_BATCHES
+    for at in range(0, len(work), size):
+        group = work[at : at + size]
+        shard = run.shard_path(STAGE, [job.path_id + job.source for job in group])
         if not shard.exists():
-            write_table(shard_frame(observe(setting, batch, exit_layers, stage.advance)), shard)
+            paths = observe(setting, group, exit_layers, stage.advance, rows)
+            write_table(shard_frame(paths), shard)
         else:
-            stage.advance(sum(job.budget for job in batch))
+            stage.advance(sum(job.budget for job in group))
         frames.append(read_table(shard))
     return pd.concat([*frames, pd.DataFrame(empty)], ignore_index=True)
 

@@ -1,12 +1,14 @@
 """Observe paths: one pass gives the acceptance law of every exit layer (METHOD.md §2, §3).
 
-A regenerated path is decoded by the target, a batch of rows at a time, and observed while it is
-decoded: the layer states are there anyway. A recorded path takes one teacher-forced pass. Either
-way states are scored and dropped in short stretches, so memory does not grow with the output.
+A regenerated path is decoded by the target, some rows side by side while others wait for a row, and
+observed while it is decoded: the layer states are there anyway. A recorded path takes one
+teacher-forced pass. Either way states are scored and dropped in short stretches, so memory does not
+grow with the output.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 
 import torch
 from torch import Tensor
@@ -16,8 +18,7 @@ from selfspec_cli.engine.decoder import PREFILL_CHUNK
 from selfspec_cli.records import Finish, PathSource, PreparedRequest
 from selfspec_cli.replay.score import MAX_CHUNK, Scores, score
 from selfspec_cli.replay.setting import Setting
-
-STATE_BYTES = 64 << 20  # of kept layer states per batch, before they are scored
+from selfspec_cli.replay.stretches import Stretches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,81 +64,110 @@ def observe(
     jobs: Sequence[PathJob],
     exit_layers: Sequence[int],
     tick: Callable[[int], None] = lambda _: None,
+    rows: int | None = None,
 ) -> list[ObservedPath]:
-    """Observe one batch of paths, all recorded or all regenerated.
+    """Observe one group of paths, all recorded or all regenerated.
 
     Args:
         setting: model and choices.
         jobs: paths of one source with a budget of at least one token.
         exit_layers: E depths to score.
         tick: told the output tokens done since the last call.
+        rows: regenerated paths that are decoded side by side; all of them unless given. The others
+            follow in order as rows become free.
     """
     if jobs[0].source == "recorded":
         return [_observe_recorded(setting, job, exit_layers, tick) for job in jobs]
-    return _observe_regenerated(setting, jobs, exit_layers, tick)
+    batch = _Batch(setting, jobs, exit_layers, min(rows or len(jobs), len(jobs)))
+    batch.run(tick)
+    return batch.paths()
 
 
-class _States:
-    """Layer states of B rows over a short stretch of output positions, [E + 1, B, stretch, H]."""
+class _Batch:
+    """Regenerated paths under way: a decoder, the states it leaves and the scores so far."""
 
-    def __init__(self, setting: Setting, depths: Sequence[int], rows: int) -> None:
-        view = setting.loaded.view
-        size = len(depths) * rows * view.hidden_size * view.dtype.itemsize
-        self.stretch = max(1, min(MAX_CHUNK, STATE_BYTES // size))
-        self._index = {depth: at for at, depth in enumerate(depths)}
-        self.held = torch.empty(
-            len(depths), rows, self.stretch, view.hidden_size, dtype=view.dtype, device=view.device
+    def __init__(
+        self, setting: Setting, jobs: Sequence[PathJob], exit_layers: Sequence[int], rows: int
+    ) -> None:
+        self._view, self._jobs, self._rows = setting.loaded.view, jobs, rows
+        self._decoder = BatchDecoder(
+            self._view,
+            [setting.job(job.request) for job in jobs],
+            [setting.policy(job.request, job.temperature) for job in jobs],
+            rows=rows,
         )
+        self._laws = [setting.laws(job.request, job.temperature) for job in jobs]
+        depths = [*exit_layers, self._view.num_layers]
+        self._states = Stretches(self._view, depths, rows, MAX_CHUNK)
+        self._parts: list[list[Scores]] = [[] for _ in jobs]
 
-    def put(self, depth: int, column: int, hidden: Tensor, jobs: Sequence[int]) -> None:
-        """Keep the states [len(jobs), 1, H] of a depth if it is wanted, each with its job's."""
-        at = self._index.get(depth)
-        if at is not None:
-            self.held[at, list(jobs), column] = hidden[:, 0]
+    def run(self, tick: Callable[[int], None]) -> None:
+        """Decode and score every path to its end."""
+        decoder = self._decoder
+        decoder.prefill(self._first)
+        while True:
+            self._score()
+            running = decoder.running
+            if self._may_refill(len(running)):
+                decoder.refill(self._first)
+                continue
+            if not running:
+                break
+            tick(len(running))
+            decoder.step(self._states.writer(running))
 
-
-def _observe_regenerated(
-    setting: Setting,
-    jobs: Sequence[PathJob],
-    exit_layers: Sequence[int],
-    tick: Callable[[int], None],
-) -> list[ObservedPath]:
-    view = setting.loaded.view
-    decoder = BatchDecoder(
-        view,
-        [setting.job(job.request) for job in jobs],
-        [setting.policy(job.request, job.temperature) for job in jobs],
-    )
-    laws = [setting.laws(job.request, job.temperature) for job in jobs]
-    states = _States(setting, [*exit_layers, view.num_layers], len(jobs))
-    parts: list[list[Scores]] = [[] for _ in jobs]
-    decoder.prefill(lambda row, depth, hidden: states.put(depth, 0, hidden, [row]))
-    done, column = 0, 1  # positions scored of every row, states held of every row
-    while True:
-        if column == states.stretch or not decoder.live:
-            for row, output in enumerate(decoder.outputs):
-                new = output[done : done + column]
-                if new:
-                    held = states.held[:, row, : len(new)]
-                    parts[row].append(score(view, held, new, output[:done], laws[row]))
-            done, column = done + column, 0
-        if not decoder.live:
-            break
-        at, running = column, decoder.running
-        tick(len(running))
-        decoder.step(lambda d, h, at=at, jobs=running: states.put(d, at, h, jobs))  # type: ignore[misc]
-        column += 1
-    return [
-        ObservedPath(
-            job=job,
-            tokens=tuple(output),
-            finish=finish or "unknown",
-            scores=Scores.join(own),
+    def paths(self) -> list[ObservedPath]:
+        """What was observed, in the order of the jobs."""
+        ends = zip(
+            self._jobs, self._decoder.outputs, self._decoder.finishes, self._parts, strict=True
         )
-        for job, output, finish, own in zip(
-            jobs, decoder.outputs, decoder.finishes, parts, strict=True
-        )
-    ]
+        return [
+            ObservedPath(
+                job=job,
+                tokens=tuple(output),
+                finish=finish or "unknown",
+                scores=Scores.join(parts),
+            )
+            for job, output, finish, parts in ends
+        ]
+
+    def _may_refill(self, num_running: int) -> bool:
+        """Whether the free rows are just what the next waiting prompts take.
+
+        Paths of one prompt, one a temperature, share one run of it if they begin together, which
+        saves more than a row that stays free for a few steps costs.
+        """
+        waiting = self._jobs[len(self._jobs) - self._decoder.num_waiting :]
+        if not waiting or num_running == 0:
+            return bool(waiting)
+        prompts = groupby(waiting, key=lambda job: job.request.prompt_token_ids)
+        return self._rows - num_running in accumulate(len(list(own)) for _, own in prompts)
+
+    def _first(self, job: int, depth: int, hidden: Tensor) -> None:
+        """Keep the state of a job's last prompt position."""
+        if job not in self._states.jobs:
+            if self._states.is_full:  # of a job that ended with its first token, just now
+                self._score()
+            self._states.begin(job)
+        self._states.put_first(job, depth, hidden)
+
+    def _score(self) -> None:
+        """Score the stretches of jobs that ended or can hold no further state."""
+        for job in self._states.jobs:
+            ended = self._decoder.finishes[job] is not None
+            if ended or self._states.is_complete(job):
+                self._score_one(job)
+            if ended:
+                self._states.release(job)
+
+    def _score_one(self, job: int) -> None:
+        done = sum(len(part.zero_prob) for part in self._parts[job])
+        output = self._decoder.outputs[job]
+        if len(output) == done:  # its prompt is run, its first token not yet chosen
+            return
+        held = self._states.take(job)
+        part = score(self._view, held, output[done:], output[:done], self._laws[job])
+        self._parts[job].append(part)
 
 
 @torch.inference_mode()

@@ -24,7 +24,7 @@ LIGHT = """
 exit_layers: 2
 draft_lengths: 1
 temperatures: 0.7
-observe_batch: 4
+observe_batch: 1
 confirm: {cells: 0}
 """
 FINISHED = (0, 3)  # 3: a plan was written, but these few requests are no evidence

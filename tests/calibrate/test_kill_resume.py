@@ -40,7 +40,7 @@ observe_batch: 2
 cost: {contexts: [2, 96], warmup: 1}
 confirm: {cells: 12, requests: 8, min_tokens: 4, budget_s: 600}
 """
-MOMENTS = {"observe": (3, 9), "cost": (2, 7), "confirm": (2, 11)}
+MOMENTS = {"observe": (2, 3), "cost": (2, 7), "confirm": (3, 11)}
 """By stage: kills a run, and the last number of finished shards to wait for. 21 in three runs."""
 PAUSE_S = 0.03  # a kill comes up to this long after the shard; about what a shard takes
 STAGES = ("observe", "cost", "confirm")
