@@ -39,9 +39,9 @@ from selfspec_cli.engine.load import (
     resolve_device,
     resolve_folder,
 )
+from selfspec_cli.errors import RunDirError
 from selfspec_cli.plan.document import PlanDocument
 from selfspec_cli.plan.files import PLAN_FILE, read_plan
-from selfspec_cli.errors import RunDirError
 from selfspec_cli.provenance import collect, model_fingerprint, trace_fingerprint
 from selfspec_cli.replay.setting import Setting
 from selfspec_cli.storage import RunDir, read_table
