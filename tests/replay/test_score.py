@@ -10,6 +10,7 @@ from plain_score import plain_law, plain_score
 from replay_helpers import view_of
 
 from selfspec_cli.engine.laws import Processor
+from selfspec_cli.engine.linear_kernel import KernelLinear
 from selfspec_cli.records import Sampling
 from selfspec_cli.replay import exit_heads
 from selfspec_cli.replay.exit_heads import has_top
@@ -107,19 +108,23 @@ def test_an_untruncated_draft_law_is_so_beside_a_truncated_target(kind):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_models_whose_head_is_more_than_a_matrix(temperature):
-    """A softcap, a divisor, a bias, a head that is no linear layer."""
+    """A softcap, a divisor, a bias, the compiled engine's kernel, no linear layer at all."""
     heads = [view("gemma2", final_logit_softcapping=3.0), view("granite", logits_scaling=0.5)]
-    for kind in ("bias", "other"):
+    for kind in ("bias", "kernel", "other"):
         changed = view_of(random_model("llama", vocab_size=VOCAB, seed=2))
         plain, changed._head = changed._head, torch.nn.Linear(changed.hidden_size, VOCAB)
         changed._head.weight.data.copy_(plain.weight)
         changed._head.bias.data.normal_(std=2.0, generator=torch.Generator().manual_seed(3))
+        if kind == "kernel":
+            changed._head = KernelLinear(changed._head)
         if kind == "other":
             changed._head = torch.nn.Sequential(changed._head)
         heads.append(changed)
     for one in heads:
         worst = compare(one, Sampling(temperature=temperature))
         assert max(worst.values()) <= 3e-5, f"{one._head}: {worst}"
+    asked = torch.zeros(1, 1, changed.hidden_size), torch.zeros(1, 1, dtype=torch.long)
+    assert [one.head_of(*asked) is None for one in heads] == [False] * 4 + [True]
 
 
 def test_half_precision_is_scored_in_float32():
