@@ -86,7 +86,8 @@ class CompiledView(LayerView):
         """As `LayerView.chain`, and with the same result within float rounding."""
         rows, m = hidden.shape[:2]
         buffers = [(cache.keys[i], cache.values[i]) for i in indices]
-        if rows * m > MAX_POSITIONS or not buffers or any(None in pair for pair in buffers):
+        unwritten = any(keys is None for keys, _ in buffers)
+        if rows * m > MAX_POSITIONS or not buffers or unwritten:
             return super().chain(hidden, cache, indices, prepared, tap)
         starts = cache.lengths[indices[0]]
         end = max(starts) + m

@@ -96,11 +96,11 @@ def _apply(
 ) -> Tensor:
     """Multiply x [..., K] with weight [N, K] and add bias [N]; `arrays` are both as numpy's."""
     flat = x.reshape(-1, weight.shape[1]).contiguous()
-    product = kernel() if len(flat) <= MAX_POSITIONS else None
+    product = kernel() if flat.shape[0] <= MAX_POSITIONS else None
     if product is None:
         library = onednn_product if onednn_available() else nn.functional.linear
         return library(flat, weight, bias).view(*x.shape[:-1], -1)
-    y = torch.empty(len(flat), weight.shape[0])
+    y = torch.empty(flat.shape[0], weight.shape[0])
     product(flat.numpy(), *(arrays or (weight.numpy(), bias.numpy())), y.numpy())
     return y.view(*x.shape[:-1], -1)
 
