@@ -85,8 +85,7 @@ def kernel() -> Kernel | None:
     source = _LINEAR.format(R=rows, G=POSITIONS, rests=("\n" + " " * 12).join(calls))
     exec(source, scope)
     numba.set_num_threads(min(torch.get_num_threads(), numba.get_num_threads()))
-    matrix, vector = "float32[:, ::1]", "float32[::1]"
-    signature = f"void({matrix}, {matrix}, {vector}, {matrix})"
+    signature = "void(float32[:, ::1], float32[:, ::1], float32[::1], float32[:, ::1])"
     compiled: Kernel = numba.njit(signature, parallel=True, fastmath=True)(scope["linear"])
     return compiled
 
