@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+OPEN = -1  # context_max of an open band inside tables, where a missing key cannot be grouped
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketKey:

@@ -14,7 +14,7 @@ from selfspec_cli.buckets import context_band
 from selfspec_cli.plan.confirming import MeasuredCell, apply_confirmation
 from selfspec_cli.plan.files import write_plan
 from selfspec_cli.plan.inputs import load_plan_inputs
-from selfspec_cli.plan.planner import build_plan
+from selfspec_cli.plan.planner import basis_of, draft_plan
 from selfspec_cli.plan.settings import PlanSettings
 from selfspec_cli.storage import RunDir, read_table, write_table
 
@@ -26,6 +26,12 @@ CONTEXTS = (32, 256, 1024)
 SETTINGS = PlanSettings(min_requests=10, context_edges=EDGES)
 TASKS = {"code": 0.95, "chat": 0.25}
 """Acceptance by task at the deepest exit layer; each layer less is a little worse."""
+ALONE = {1: 2e-5}
+"""Seconds that one more position costs a layer, by batch size."""
+FADING = {1: 2e-5, 4: 3e-5, 8: 2e-4}
+"""At batch 8 speculation does not pay any more."""
+STEADY = {1: 2e-5, 4: 2e-6, 8: 1e-6}
+"""Batches cost next to nothing: the gain stays."""
 BLOCK_PACE = (1.0, 1.01, 0.99, 1.005, 0.995)
 
 
@@ -39,8 +45,9 @@ def make_run(
     seed: int = 1,
     temperatures: Sequence[float] = TEMPERATURES,
     settings: PlanSettings = SETTINGS,
+    batches: Mapping[int, float] = ALONE,
 ) -> Path:
-    """Write a complete run into `folder` and return it."""
+    """Write a complete run into `folder` and return it; `batches` as in `cost_rows`."""
     rng = np.random.default_rng(seed)
     run = RunDir.open(folder, "measured")
     begin(run, settings, temperatures)
@@ -56,7 +63,7 @@ def make_run(
         output_window={"observed_tokens": tokens, "median_tokens": float(tokens),
                        "default_max_tokens": 128, "num_default_max_tokens": 0},
     )  # fmt: skip
-    write_table(cost_rows(), run.artefact("cost.csv"))
+    write_table(cost_rows(batches=batches), run.artefact("cost.csv"))
     floors = {str(context): 0.005 for context in CONTEXTS}
     run.finish_stage(
         "cost", ["cost.csv"], layer_kinds=["full"] * 6,
@@ -65,7 +72,7 @@ def make_run(
     costs = price(read_table(run.artefact("cost.csv")), ["full"] * 6)
     table, left_out = walk_paths(run, costs, LAYERS, LENGTHS)
     write_table(table, run.artefact("walk.parquet"))
-    grid = build_grid(table, requests, costs.surfaces, EDGES, seed=0)
+    grid = build_grid(table, requests, costs.surfaces, EDGES, seed=0, by_batch=costs.by_batch)
     write_table(grid, run.artefact("grid.csv"))
     run.finish_stage("walk", ["walk.parquet", "grid.csv"], not_walked=left_out)
     if confirm:
@@ -83,13 +90,13 @@ def make_run(
 def plan_run(folder: Path, settings: PlanSettings = SETTINGS) -> None:
     """Write plan.yaml as `selfspec plan` would."""
     run = RunDir.load(folder)
-    inputs = load_plan_inputs(run)
+    basis = basis_of(load_plan_inputs(run), settings)
     measured = (
         MeasuredCell.of_table(read_table(run.artefact("confirm.csv")))
         if run.artefact("confirm.csv").exists()
         else []
     )
-    plan = apply_confirmation(build_plan(inputs, settings), measured, inputs)
+    plan = apply_confirmation(draft_plan(basis), measured, basis)
     write_plan(plan, run.artefact("plan.yaml"))
 
 
@@ -180,13 +187,31 @@ def _observations(
     return pd.concat(pieces, ignore_index=True)
 
 
-def cost_rows(laws: Sequence[str] = ("greedy", "sampled")) -> pd.DataFrame:
-    """cost.csv: six equal layers of a millisecond, little on top, so that L/N is nearly true."""
-    cells = []
+def cost_rows(
+    laws: Sequence[str] = ("greedy", "sampled"), batches: Mapping[int, float] = ALONE
+) -> pd.DataFrame:
+    """cost.csv: six equal layers of a millisecond, little on top, so that L/N is nearly true.
+
+    `batches` gives, by batch size, the seconds that one more position of one row costs a layer.
+    """
+    names = ["part", "law", "exit_layer", "positions", "context", "seconds"]
+    blocks = [
+        pd.DataFrame(_cells(laws, size, slope), columns=names).assign(block=block, batch=size)
+        for size, slope in batches.items()
+        for block in range(len(BLOCK_PACE))
+    ]
+    rows = pd.concat(blocks, ignore_index=True)
+    pace = rows["block"].map(dict(enumerate(BLOCK_PACE)))
+    return rows.assign(seconds=rows["seconds"] * pace, engine="eager")
+
+
+def _cells(laws: Sequence[str], size: int, slope: float) -> list[tuple[object, ...]]:
+    cells: list[tuple[object, ...]] = []
+    more = slope * (size - 1)  # rows beyond the first, in a layer
     for law in laws:
         for context in CONTEXTS:
             grown = 1e-7 * context
-            cells.append(("ar", law, np.nan, 1, context, 6 * (0.001 + grown) + 0.0004))
+            cells.append(("ar", law, np.nan, 1, context, 6 * (0.001 + grown + more) + 0.0004))
         cells += [("head", law, np.nan, m, np.nan, 0.0003 + 1e-5 * m) for m in range(1, 6)]
         cells += [("accept", law, np.nan, m, np.nan, 1e-5) for m in range(1, 6)]
         cells.append(("draw", law, np.nan, 1, np.nan, 2e-5))
@@ -194,15 +219,9 @@ def cost_rows(laws: Sequence[str] = ("greedy", "sampled")) -> pd.DataFrame:
         cells.append(("embed", "", np.nan, m, np.nan, 1e-5))
         for context in CONTEXTS:
             cells.append(("prep", "", np.nan, m, context, 1e-5))
-            chain = 6 * (0.001 + 1e-7 * context + 2e-5 * (m - 1))
+            chain = 6 * (0.001 + 1e-7 * context + slope * (m * size - 1))
             cells.append(("layers/full", "", 6, m, context, chain))
-    names = ["part", "law", "exit_layer", "positions", "context", "seconds"]
-    frame = pd.DataFrame(cells, columns=names)
-    blocks = [
-        frame.assign(block=block, seconds=frame["seconds"] * pace)
-        for block, pace in enumerate(BLOCK_PACE)
-    ]
-    return pd.concat(blocks, ignore_index=True).assign(batch=1, engine="eager")
+    return cells
 
 
 def _confirm(

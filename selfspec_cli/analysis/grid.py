@@ -12,7 +12,7 @@ from selfspec_cli.analysis.cost_surface import CostSurface
 from selfspec_cli.analysis.grid_costs import LawCells
 from selfspec_cli.analysis.intervals import jackknife_ratios
 from selfspec_cli.analysis.walk import Surfaces
-from selfspec_cli.buckets import context_band
+from selfspec_cli.buckets import OPEN, context_band
 from selfspec_cli.errors import StorageError
 
 Floats = npt.NDArray[np.float64]
@@ -25,7 +25,6 @@ _CELL_KEYS = ("drafter", "exit_layer", "draft_length")
 # A task may be called like the roll-up; evidence keeps the two apart.
 _BUCKET = [*BUCKET_KEYS, "evidence"]
 _KEYS = [*_BUCKET, *_CELL_KEYS]
-_OPEN = -1  # context_max of the last band while grouping; missing in the result
 
 COLUMNS = (
     *BUCKET_KEYS, *_CELL_KEYS, "num_requests", "num_tokens", "evidence", "block_efficiency",
@@ -140,14 +139,14 @@ def _bucket_rows(walk: pd.DataFrame, requests: pd.DataFrame, edges: Sequence[int
         raise StorageError(f"request {lost.iloc[0]} has no task", where="requests.parquet")
     bands = {p: context_band(int(p), edges) for p in rows["prompt_tokens"].unique()}
     low = rows["prompt_tokens"].map({p: band[0] for p, band in bands.items()})
-    tops = {p: _OPEN if band[1] is None else band[1] for p, band in bands.items()}
+    tops = {p: OPEN if band[1] is None else band[1] for p, band in bands.items()}
     own = rows.assign(
         context_min=low,
         context_max=rows["prompt_tokens"].map(tops),
         num_tokens=rows["committed"].round().astype(np.int64) + 1,
         evidence="own",
     )
-    pooled = own.assign(task=ALL_TASKS, context_min=edges[0], context_max=_OPEN, evidence="all")
+    pooled = own.assign(task=ALL_TASKS, context_min=edges[0], context_max=OPEN, evidence="all")
     return pd.concat([own, pooled], ignore_index=True)
 
 
@@ -206,5 +205,5 @@ def _closed_form(table: pd.DataFrame) -> Floats:
 
 def _finished(table: pd.DataFrame) -> pd.DataFrame:
     top = table["context_max"].astype("Int64")
-    shown = table.assign(context_max=top.where(top != _OPEN))
+    shown = table.assign(context_max=top.where(top != OPEN))
     return shown.reindex(columns=list(COLUMNS)).reset_index(drop=True)

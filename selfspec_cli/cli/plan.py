@@ -69,13 +69,13 @@ def plan(
 def _planned(run: RunDir, cost: Path | None, settings: PlanSettings) -> PlanDocument:
     from selfspec_cli.plan.confirming import MeasuredCell, apply_confirmation
     from selfspec_cli.plan.inputs import load_plan_inputs
-    from selfspec_cli.plan.planner import build_plan
+    from selfspec_cli.plan.planner import basis_of, draft_plan
 
-    inputs = load_plan_inputs(run, cost)
-    draft = build_plan(inputs, settings)
+    basis = basis_of(load_plan_inputs(run, cost), settings)
+    draft = draft_plan(basis)
     measured = MeasuredCell.of_run(run)
     # What this machine measured says nothing of the machine whose costs were given.
-    return apply_confirmation(draft, measured if cost is None else [], inputs)
+    return apply_confirmation(draft, measured if cost is None else [], basis)
 
 
 def _check_out(out: Path) -> None:

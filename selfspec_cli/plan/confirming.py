@@ -10,13 +10,12 @@ from selfspec_cli.analysis.confirmation import check_exact, check_law, summarise
 from selfspec_cli.analysis.evidence import Cell
 from selfspec_cli.buckets import BucketKey
 from selfspec_cli.plan import text
+from selfspec_cli.plan.by_batch import DECODED_BATCH
 from selfspec_cli.plan.document import Interval, PlanDocument, Rule
-from selfspec_cli.plan.inputs import PlanInputs
 from selfspec_cli.plan.judgement import passes
-from selfspec_cli.plan.planner import assemble, basis_of
+from selfspec_cli.plan.planner import assemble
 from selfspec_cli.plan.pools import Pool, fixed_cell
 from selfspec_cli.plan.rules import Basis, cell_numbers, cell_of, key_of_rule
-from selfspec_cli.plan.settings import PlanSettings
 from selfspec_cli.plan.what_it_takes import textbook
 from selfspec_cli.storage import RunDir, read_table
 
@@ -97,24 +96,24 @@ class MeasuredCell:
 
 
 def apply_confirmation(
-    plan: PlanDocument, measured: Sequence[MeasuredCell], inputs: PlanInputs
+    plan: PlanDocument, measured: Sequence[MeasuredCell], basis: Basis
 ) -> PlanDocument:
     """Return the plan after real decodes (METHOD.md §6).
 
     An enabled rule is contradicted if its cell measures below 1, or if the measured interval lies
     wholly below the predicted lower bound. It then moves to its runner-up, if that was decoded too
     and holds, or becomes disabled with both numbers as its reason. Only decodes of a rule's own
-    bucket and cell speak of it; whatever was not decoded stays `confirmed: false`. The total, the
+    bucket and cell speak of it; whatever was not decoded stays `confirmed: false`. Decodes run one
+    request at a time, so they say nothing of a plan decided at a larger batch size. The total, the
     verdict and the ranges of temperature are computed again.
 
     Args:
-        plan: as `build_plan` returned it.
+        plan: as `draft_plan` returned it.
         measured: decoded cells, in any order.
-        inputs: what the plan was built from.
+        basis: what the plan was made from.
     """
-    if not measured:
+    if not measured or basis.judge.base_batch != DECODED_BATCH:
         return plan
-    basis = basis_of(inputs, PlanSettings.of_plan(plan.settings))
     return assemble([_confirmed(rule, measured, basis) for rule in plan.rules], basis)
 
 
@@ -187,7 +186,7 @@ def _moved(rule: Rule, second: MeasuredCell, basis: Basis) -> Rule | None:
         return None
     first = cell_of(rule)
     told = "" if first is None else f"{_contradiction(rule, None)}; moved to {text.cell(cell)}: "
-    numbers = cell_numbers(own, pool, cell, basis) | {
+    numbers = cell_numbers(own, pool, cell, basis, crossfitted=False) | {
         "speedup": predicted,
         "median_request_speedup": None,
         "request_speedup": None,

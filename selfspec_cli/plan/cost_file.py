@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from selfspec_cli.analysis.costs import Costs, price
+from selfspec_cli.analysis.costs import Costs, measured_laws, price
 from selfspec_cli.errors import CostRangeError, SelfspecError
 from selfspec_cli.storage import read_table
 
@@ -39,10 +39,11 @@ def load_cost_file(
         costs = price(rows, layer_kinds)
     except SelfspecError as error:
         raise type(error)(error.what, where=str(path), hint=error.hint) from error
-    for surface in costs.surfaces.values():
-        if surface.max_draft_length < max_draft_length:
+    for size, law in measured_laws(rows):
+        longest = costs.by_batch[size][law].max_draft_length
+        if longest < max_draft_length:
             raise CostRangeError(
-                f"verification was timed for up to {surface.max_draft_length} drafted tokens, "
+                f"verification was timed for up to {longest} drafted tokens at batch {size}, "
                 f"this run needs {max_draft_length}",
                 where=str(path),
                 hint=f"Measure with --draft-lengths 1-{max_draft_length}.",
@@ -51,7 +52,9 @@ def load_cost_file(
 
 
 def _check_laws(rows: pd.DataFrame, path: Path, laws: Collection[str]) -> None:
-    found = set(rows.loc[rows["part"] == "ar", "law"].dropna())
+    """At the smallest batch size, where rules are decided; a larger one may lack a law."""
+    steps = rows.loc[rows["part"] == "ar"]
+    found = set(steps.loc[steps["batch"] == steps["batch"].min(), "law"].dropna())
     lacking = sorted(set(laws) - found)
     if lacking:
         raise CostRangeError(

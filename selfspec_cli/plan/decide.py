@@ -6,9 +6,10 @@
         use(decision.exit_layer, decision.draft_length)
 
 Whatever was not calibrated is disabled, with the reason; nothing raises once a plan is loaded.
+Plans of schema version 1, made before batch sizes were measured, are read too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -17,37 +18,12 @@ from typing import Any
 import yaml
 
 from selfspec_cli.errors import PlanError
+from selfspec_cli.plan.decide_batch import beyond_batch, beyond_context
+from selfspec_cli.plan.decide_check import LAW, Rule, check_plan, finite
 
-SCHEMA_VERSION = 1
 MIN_OUTPUT_TOKENS = 20  # requests that allow fewer have too little to gain
 _SAME = 1e-9  # two spellings of one temperature or penalty
 _TRUNCATION = ("top_p", "top_k")
-_LAW: Mapping[str, float] = {
-    "top_p": 1.0,
-    "top_k": 0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "min_tokens": 0,
-}
-"""Sampling parameters a law is made of, with the values that mean "off"."""
-_NUMBER = (int, float)
-_HUGE = 1e300
-_RULE_FIELDS: Mapping[str, tuple[type, ...]] = {
-    "task": (str,),
-    "context_min": (int,),
-    "context_max": (int, type(None)),
-    "temperature_min": _NUMBER,
-    "temperature_max": _NUMBER,
-    "max_batch": (int,),
-    "prompt_tokens_max": (int, type(None)),
-    "laws": (list,),
-    "enabled": (bool,),
-    "drafter": (dict,),
-    "draft": (dict,),
-    "reason": (str,),
-}
-Rule = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +59,8 @@ class Plan:
     document: Mapping[str, Any]
     """The whole plan, as read."""
     rules: tuple[Rule, ...]
+    batch_sizes: tuple[int, ...]
+    """Measured, ascending."""
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> "Plan":
@@ -109,23 +87,9 @@ class Plan:
         Raises:
             PlanError: as `load`.
         """
-        if not isinstance(data, dict):
-            raise PlanError("holds no plan: a mapping of keys is expected", where=where)
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise PlanError(
-                f"schema version {data.get('schema_version')}, this reader knows {SCHEMA_VERSION}",
-                where=where,
-            )
-        rules = data.get("rules")
-        if not isinstance(rules, list) or not isinstance(data.get("traces"), dict):
-            raise PlanError("torn: `rules` or `traces` is missing", where=where)
-        for name in ("prompt_tokens_min", "prompt_tokens_max"):
-            value = data["traces"].get(name)
-            if value is not None and not _finite(value):
-                raise PlanError(f"traces.{name} is {value!r}, not a number", where=where)
-        for number, rule in enumerate(rules):
-            _check_rule(rule, f"{where}: rules[{number}]")
-        return cls(document=data, rules=tuple(rules))
+        document = check_plan(data, where)
+        sizes = tuple(document.get("batch_sizes", [1]))
+        return cls(document=document, rules=tuple(document["rules"]), batch_sizes=sizes)
 
     def decide(  # noqa: PLR0913 - one parameter a property of the request
         self,
@@ -148,7 +112,8 @@ class Plan:
             task: label, as the trace had it.
             context_tokens: length of the prompt, template included (tokens).
             temperature: 0 is greedy.
-            batch_size: requests decoded together.
+            batch_size: requests decoded together. Between two measured sizes a rule holds if it
+                holds at the larger one.
             top_p: 1 is off.
             top_k: 0 is off.
             repetition_penalty: 1 is off.
@@ -198,6 +163,14 @@ class Plan:
             )
         return None
 
+    def _by_batch(self, ask: _Ask, rules: Iterable[Rule]) -> str | None:
+        """Why these rules do not hold at the batch size asked for; None where they do."""
+        told = beyond_context(self.document, self.batch_sizes, ask.batch_size, ask.context_tokens)
+        if told is not None:
+            return told
+        found = [beyond_batch(rule, self.batch_sizes, ask.batch_size) for rule in rules]
+        return next((text for text in found if text is not None), None)
+
     def _by_rule(self, ask: _Ask) -> Decision:
         named = [rule for rule in self.rules if rule["task"] == ask.task]
         if not named:
@@ -209,6 +182,11 @@ class Plan:
         rule = _at_temperature(here, ask.temperature)
         if rule is None:
             return _off(_no_temperature(here, ask.temperature))
+        if rule["enabled"]:
+            both = [rule, *_neighbours(here, rule, ask.temperature)]
+            refused = self._by_batch(ask, both)
+            if refused is not None:
+                return _off(refused, rule)
         return _apply(rule, ask)
 
 
@@ -216,9 +194,6 @@ def _apply(rule: Rule, ask: _Ask) -> Decision:
     """What a rule says of a request in its bucket and at its temperature."""
     if not rule["enabled"]:
         return _off(rule["reason"], rule)
-    if ask.batch_size > rule["max_batch"]:
-        told = f"batch size {ask.batch_size:g} was not calibrated, only up to {rule['max_batch']}"
-        return _off(told, rule)
     top = rule["prompt_tokens_max"]
     if rule["context_max"] is None and (top is None or ask.context_tokens > top):
         told = f"{ask.context_tokens:g} tokens of context exceed the longest observed here, {top}"
@@ -250,17 +225,11 @@ def _not_numbers(ask: _Ask) -> str | None:
     if ask.max_tokens is not None:
         values["max_tokens"] = ask.max_tokens
     for name, value in values.items():
-        if not _finite(value):
+        if not finite(value):
             return f"{name} {value!r} is not a number"
     if ask.temperature < 0 or ask.batch_size < 1:
         return f"temperature {ask.temperature:g} or batch size {ask.batch_size:g} is out of range"
     return None
-
-
-def _finite(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, _NUMBER):
-        return False
-    return -_HUGE <= value <= _HUGE  # false for NaN, and safe for integers beyond any float
 
 
 def _in_band(rule: Rule, context_tokens: float) -> bool:
@@ -279,6 +248,13 @@ def _at_temperature(rules: Sequence[Rule], temperature: float) -> Rule | None:
     return None
 
 
+def _neighbours(rules: Sequence[Rule], rule: Rule, temperature: float) -> list[Rule]:
+    """Rules at the far end of the stretch that `rule` reaches over, if the request lies inside."""
+    if abs(rule["temperature_min"] - temperature) <= _SAME:
+        return []
+    return [other for other in rules if other["temperature_min"] == rule["temperature_max"]]
+
+
 def _no_temperature(rules: Sequence[Rule], temperature: float) -> str:
     measured = sorted({rule["temperature_min"] for rule in rules})
     told = ", ".join(f"{value:g}" for value in measured)
@@ -293,9 +269,9 @@ def _no_temperature(rules: Sequence[Rule], temperature: float) -> str:
 def _other_law(laws: Sequence[Mapping[str, float]], ask: _Ask) -> str | None:
     """Say which sampling parameter was not calibrated; None if some calibrated law is the same."""
     skipped = _TRUNCATION if ask.temperature == 0 else ()  # the most likely token survives both
-    names = [name for name in _LAW if name not in skipped]
+    names = [name for name in LAW if name not in skipped]
     differing = [
-        [name for name in names if not abs(law.get(name, _LAW[name]) - ask.law[name]) <= _SAME]
+        [name for name in names if not abs(law.get(name, LAW[name]) - ask.law[name]) <= _SAME]
         for law in laws
     ]
     if not differing:
@@ -305,27 +281,3 @@ def _other_law(laws: Sequence[Mapping[str, float]], ask: _Ask) -> str | None:
         return None
     told = ", ".join(f"{name} {ask.law[name]:g}" for name in fewest)
     return f"{told} was not calibrated here"
-
-
-def _check_rule(rule: object, where: str) -> None:
-    if not isinstance(rule, dict):
-        raise PlanError("a rule is a mapping of keys", where=where)
-    for name, kinds in _RULE_FIELDS.items():
-        value = rule.get(name, ...)
-        odd_bool = isinstance(value, bool) and bool not in kinds
-        if odd_bool or not isinstance(value, kinds):
-            found = "missing" if value is ... else repr(value)
-            raise PlanError(f"{name} is {found}", where=where)
-    _check_laws(rule["laws"], where)
-    cell = (rule["drafter"].get("exit_layer"), rule["draft"].get("length"))
-    if rule["enabled"] and not all(type(part) is int and part >= 1 for part in cell):
-        raise PlanError(f"enabled without an exit layer and a draft length: {cell}", where=where)
-
-
-def _check_laws(laws: Sequence[object], where: str) -> None:
-    for law in laws:
-        numbers = isinstance(law, dict) and all(
-            _finite(law.get(name, default)) for name, default in _LAW.items()
-        )
-        if not numbers:
-            raise PlanError(f"laws holds {law!r}", where=where)

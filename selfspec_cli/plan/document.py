@@ -3,21 +3,18 @@
 Missing is null: an undefined number is never 0. Fractions lie in [0, 1], times are seconds.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-PLAN_SCHEMA_VERSION: Literal[1] = 1
-OWN_COSTS = "this run"
-"""`source` of costs that the run measured itself."""
+from selfspec_cli.plan.decide_check import SCHEMA_VERSION
+from selfspec_cli.plan.document_origin import MeasuredOn, ModelFacts, Part, TraceFacts
+
 Evidence = Literal["own", "parent", "all", "none"]
+Check = Literal["pass", "fail", "no_verdict"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Interval(_Part):
+class Interval(Part):
     """A value with its 95 % interval."""
 
     estimate: float | None = None
@@ -25,78 +22,7 @@ class Interval(_Part):
     high: float | None = None
 
 
-class ModelFacts(_Part):
-    """The model the plan was measured on."""
-
-    id: str
-    revision: str | None = Field(default=None, description="Hash of config and weights.")
-    num_layers: int
-    dtype: str
-    tokenizer_hash: str | None = Field(default=None, description="Of the model's own tokenizer.")
-    tokenizer_override: str | None = Field(
-        default=None, description="Tokenizer used in place of the model's own; it wins."
-    )
-
-
-class CostSource(_Part):
-    """Whose seconds the plan is priced with."""
-
-    source: str = Field(description="`this run`, or the name of the cost file given.")
-    sha256: str | None = None
-    engine: str | None = None
-    mode: dict[str, str] = Field(
-        default_factory=dict, description="By law class: parts, corrected or whole_rounds."
-    )
-    cost_model_error: dict[str, float | None] = Field(
-        default_factory=dict, description="By law class: median error on held-out rounds."
-    )
-    ar_step_s: float | None = Field(default=None, description="Plain step at the median context.")
-    bandwidth_floor_s: float | None = Field(
-        default=None, description="Bytes read by a step ÷ measured read bandwidth."
-    )
-    floor_ratio: float | None = Field(default=None, description="ar_step_s ÷ bandwidth_floor_s.")
-
-
-class MeasuredOn(_Part):
-    """Machine, libraries and engine of the measurement."""
-
-    device: dict[str, Any]
-    libraries: dict[str, str | None]
-    engine: str
-    costs: CostSource
-
-
-class OutputWindow(_Part):
-    """How far into the output acceptance was observed."""
-
-    observed_tokens: int | None = Field(description="Longest observed output, tokens.")
-    median_tokens: float | None = None
-    default_max_tokens: int
-    num_default_max_tokens: int | None = Field(
-        default=None, description="Requests that stated no max_tokens and got the default."
-    )
-
-
-class TraceFacts(_Part):
-    """The traffic the plan speaks of."""
-
-    fingerprint: str
-    num_requests: int
-    date: str = Field(description="Day of the measurement, ISO 8601.")
-    task_labels: bool = Field(description="False: no task labels were found, one bucket.")
-    output_window: OutputWindow
-    sources: dict[str, int] = Field(
-        default_factory=dict, description="Paths by source: recorded, regenerated."
-    )
-    prompt_tokens_min: int | None = Field(
-        default=None, description="Shortest prompt that was observed and priced; below it: off."
-    )
-    prompt_tokens_max: int | None = Field(
-        default=None, description="Longest prompt that was observed and priced; above it: off."
-    )
-
-
-class Law(_Part):
+class Law(Part):
     """Sampling parameters of calibrated requests, all of them together."""
 
     top_p: float = 1.0
@@ -107,7 +33,7 @@ class Law(_Part):
     min_tokens: int = 0
 
 
-class Laws(_Part):
+class Laws(Part):
     """Sampling parameters that were calibrated, each for itself; a rule's `laws` decide."""
 
     top_p: list[float]
@@ -117,7 +43,7 @@ class Laws(_Part):
     )
 
 
-class Settings(_Part):
+class Settings(Part):
     """The thresholds in force."""
 
     margin: float
@@ -131,14 +57,14 @@ class Settings(_Part):
     draft_lengths: list[int]
 
 
-class Default(_Part):
+class Default(Part):
     """What holds where no rule does."""
 
     enabled: Literal[False] = False
     reason: str = "not calibrated"
 
 
-class Drafter(_Part):
+class Drafter(Part):
     """Who drafts."""
 
     kind: str = "early_exit"
@@ -149,14 +75,14 @@ class Drafter(_Part):
     ngram: int | None = None
 
 
-class Draft(_Part):
+class Draft(Part):
     """How many tokens are drafted."""
 
     policy: Literal["fixed", "window"] = "fixed"
     length: int | None = None
 
 
-class GainAt(_Part):
+class GainAt(Part):
     """What the best cell of all layers would bring if acceptance rose to a value (closed form)."""
 
     acceptance: float
@@ -165,7 +91,7 @@ class GainAt(_Part):
     speedup: float
 
 
-class BreakEven(_Part):
+class BreakEven(Part):
     """Acceptance needed and had at one exit layer."""
 
     exit_layer: int
@@ -173,7 +99,7 @@ class BreakEven(_Part):
     observed: float | None = Field(description="Tested acceptance of this bucket at its best k.")
 
 
-class Guard(_Part):
+class Guard(Part):
     """A condition that argues against speculation, with its number."""
 
     name: Literal["short_outputs", "request_speedup", "not_bandwidth_bound"]
@@ -182,7 +108,7 @@ class Guard(_Part):
     text: str
 
 
-class Textbook(_Part):
+class Textbook(Part):
     """The formula of the textbook at the rule's cell, and what is left of it."""
 
     formula_speedup: float | None = Field(description="(1-α^(k+1)) / ((1-α)(kL/N+1)).")
@@ -192,7 +118,45 @@ class Textbook(_Part):
     )
 
 
-class Rule(_Part):
+class BestAtBatch(Part):
+    """The cell that a batch size would choose for itself."""
+
+    exit_layer: int
+    draft_length: int
+    speedup: Interval = Field(
+        description="Best lower bound of all cells at this batch size, on the requests that chose "
+        "it: in-sample, never evidence."
+    )
+
+
+class AtBatch(Part):
+    """A rule at one measured batch size, decode only."""
+
+    batch_size: int = Field(ge=1)
+    check: Check = Field(description="Whether the rule would hold here; the smaller ones count.")
+    speedup: Interval = Field(
+        description="Continuous refill: the cross-fitted choices of the smallest measured batch "
+        "size, priced at this one; the evidence."
+    )
+    static_speedup: float | None = Field(
+        default=None,
+        description="Static batches of the rule's cell, none refilled, on the bucket's own "
+        "requests; null at 1, and where the smaller sizes that they shrink through are not timed.",
+    )
+    waiting_share: float | None = Field(
+        default=None,
+        description="Of static batches: row time lost to waiting for the longest row.",
+    )
+    grouping_gain: float | None = Field(
+        default=None,
+        description="Of static batches: time a token at random ÷ with requests of like acceptance "
+        "in one batch.",
+    )
+    best: BestAtBatch | None = None
+    reason: str = Field(description="What follows `at batch N`, with the numbers.")
+
+
+class Rule(Part):
     """One bucket: on with (L, k), or off with a reason.
 
     `drafter` and `draft` name the best cell found even where the rule is off.
@@ -203,7 +167,14 @@ class Rule(_Part):
     context_max: int | None = Field(description="First length beyond the band; null: open.")
     temperature_min: float
     temperature_max: float
-    max_batch: int = 1
+    max_batch: int | None = Field(
+        default=None,
+        description="Largest measured batch size up to which the rule holds at every measured one; "
+        "null where it is off.",
+    )
+    by_batch: list[AtBatch] = Field(
+        default_factory=list, description="Every measured batch size, ascending, also where off."
+    )
     prompt_tokens_max: int | None = Field(
         default=None, description="Longest prompt of this bucket; an open band ends there."
     )
@@ -262,7 +233,7 @@ class Rule(_Part):
     reason: str = Field(description="One sentence with the numbers.")
 
 
-class GlobalCell(_Part):
+class GlobalCell(Part):
     """The best single (L, k) for all traffic at one temperature."""
 
     temperature: float
@@ -272,7 +243,7 @@ class GlobalCell(_Part):
     enabled_alone: bool = Field(description="Whether one setting for all would pass the rule.")
 
 
-class Total(_Part):
+class Total(Part):
     """Traffic-weighted effect of the plan on this log."""
 
     decode_time_change: Interval = Field(description="-0.12: decode takes 12 % less time.")
@@ -285,15 +256,33 @@ class Total(_Part):
     sentence: str
 
 
-class PlanDocument(_Part):
+class BatchFacts(Part):
+    """Plain decoding at one measured batch size, and the prompts that its costs cover."""
+
+    batch_size: int = Field(ge=1)
+    ar_step_s: float | None = Field(
+        description="Plain step of the whole batch at the median prompt; null where not timed."
+    )
+    tokens_per_s: float | None = Field(description="Of the whole batch, plain: rows ÷ ar_step_s.")
+    prompt_tokens_min: int | None = Field(description="Shortest prompt priced; below it: off.")
+    prompt_tokens_max: int | None = Field(description="Longest prompt priced; above it: off.")
+
+
+class PlanDocument(Part):
     """plan.yaml."""
 
-    schema_version: Literal[1] = PLAN_SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     model: ModelFacts
     measured_on: MeasuredOn
     traces: TraceFacts
     laws: Laws
-    batch_sizes: list[int] = Field(default_factory=lambda: [1])
+    batch_sizes: list[int] = Field(
+        default_factory=lambda: [1],
+        description="Measured, ascending. Rules are decided at the first.",
+    )
+    batches: list[BatchFacts] = Field(
+        default_factory=list, description="One a measured batch size, in the same order."
+    )
     settings: Settings
     verdict: Literal["enable", "enable some", "do not enable", "no verdict"]
     total: Total

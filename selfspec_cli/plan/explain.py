@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from selfspec_cli.errors import ConfigError
 from selfspec_cli.plan import text
+from selfspec_cli.plan.batch_text import explain_batches
 from selfspec_cli.plan.document import PlanDocument, Rule
 from selfspec_cli.plan.rules import cell_of, key_of_rule
 
@@ -32,6 +33,7 @@ def explain(rule: Rule) -> str:
         *_speedups(rule),
         *_acceptance(rule),
         *_tail(rule),
+        *explain_batches(rule),
         _traffic(rule),
         *(f"Guard: {guard.text}." for guard in rule.guards),
     ]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from selfspec_cli.analysis.costs import Costs
 from selfspec_cli.config.hashes import document_hash
-from selfspec_cli.plan.document import (
+from selfspec_cli.plan.document_origin import (
     OWN_COSTS,
     CostSource,
     MeasuredOn,
@@ -31,6 +31,8 @@ class RunFacts:
     measured_on: MeasuredOn
     traces: TraceFacts
     measurement_hash: str
+    ar_step_by_batch: Mapping[int, float | None]
+    """Seconds of a plain step of the whole batch at the median prompt; None where not timed."""
 
 
 def run_facts(run: RunDir, costs: Costs, cost_path: Path, *, own: bool) -> RunFacts:
@@ -59,6 +61,7 @@ def run_facts(run: RunDir, costs: Costs, cost_path: Path, *, own: bool) -> RunFa
         ),
         traces=_traces(run, manifest, requests),
         measurement_hash=run.measurement_hash,
+        ar_step_by_batch=_steps(costs, requests),
     )
 
 
@@ -110,6 +113,18 @@ def _typical(costs: Costs, requests: pd.DataFrame) -> tuple[str | None, float]:
         low, high = costs.surfaces[law].context_range
         return law, float(np.clip(median, low, high))
     return None, median
+
+
+def _steps(costs: Costs, requests: pd.DataFrame) -> dict[int, float | None]:
+    """Plain step by batch size, all of one law and at one context, so that they compare."""
+    law, context = _typical(costs, requests)
+    found: dict[int, float | None] = {}
+    for size, surfaces in costs.by_batch.items():
+        surface = None if law is None else surfaces.get(law)
+        low, high = (1.0, 0.0) if surface is None else surface.context_range
+        inside = surface is not None and low <= context <= high
+        found[size] = float(surface.ar_seconds(context)) if surface and inside else None
+    return found
 
 
 def _floor(manifest: Mapping[str, Any], context: float) -> float | None:

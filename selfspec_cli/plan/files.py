@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from selfspec_cli.errors import PlanError, StorageError
-from selfspec_cli.plan.document import PLAN_SCHEMA_VERSION, PlanDocument
+from selfspec_cli.plan.decide_check import READABLE, SCHEMA_VERSION
+from selfspec_cli.plan.document import PlanDocument
 from selfspec_cli.storage import read_document, write_document
 
 PLAN_FILE = "plan.yaml"
@@ -24,7 +25,7 @@ def write_plan(plan: PlanDocument, path: Path) -> None:
 
 
 def read_plan(path: Path) -> PlanDocument:
-    """Read a plan.
+    """Read a plan; one of schema version 1 comes back in the form of today.
 
     Raises:
         StorageError: missing, torn or not a document.
@@ -34,17 +35,33 @@ def read_plan(path: Path) -> PlanDocument:
     data = read_document(path)
     if not isinstance(data, Mapping):
         raise PlanError("holds no plan: a mapping of keys is expected", where=str(path))
-    if data.get("schema_version") != PLAN_SCHEMA_VERSION:
+    if data.get("schema_version") not in READABLE:
         raise PlanError(
             f"schema version {data.get('schema_version')}, this selfspec reads "
-            f"{PLAN_SCHEMA_VERSION}",
+            f"{' and '.join(str(number) for number in READABLE)}",
             where=str(path),
             hint="Make the plan again with `selfspec plan RUN -o FILE`.",
         )
     try:
-        return PlanDocument.model_validate(data)
+        return PlanDocument.model_validate(_of_today(data))
     except ValidationError as error:
         raise _invalid(error, path) from error
+
+
+def _of_today(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Version 1 named a largest batch size even where a rule was off; all else is the same."""
+    rules = data.get("rules")
+    if data["schema_version"] == SCHEMA_VERSION:
+        return data
+    if isinstance(rules, list):
+        rules = [_off_without_batch(rule) for rule in rules]
+    return {**data, "schema_version": SCHEMA_VERSION, "rules": rules}
+
+
+def _off_without_batch(rule: object) -> object:
+    if isinstance(rule, Mapping) and rule.get("enabled") is False:
+        return {**rule, "max_batch": None}
+    return rule
 
 
 def plan_data(plan: PlanDocument) -> dict[str, Any]:

@@ -22,7 +22,8 @@ class PlanInputs:
     """What was measured, ready to be planned with."""
 
     walk: pd.DataFrame
-    """Priced walk rows of every usable path at every cell, layers beyond the range included."""
+    """Priced walk rows of every usable path at every cell, layers beyond the range included, at
+    the base batch size: a request's share of a batch."""
     requests: pd.DataFrame
     """requests.parquet."""
     paths: pd.DataFrame

@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from selfspec_cli.plan import text
-from selfspec_cli.plan.document import OWN_COSTS, Rule
+from selfspec_cli.plan.batch_text import measured_only
+from selfspec_cli.plan.by_batch import DECODED_BATCH
+from selfspec_cli.plan.document import Rule
+from selfspec_cli.plan.document_origin import OWN_COSTS
 from selfspec_cli.plan.edges import edge_warnings
 from selfspec_cli.plan.guards import MAX_FLOOR_RATIO
 from selfspec_cli.plan.inputs import PlanInputs
@@ -16,6 +19,7 @@ def warnings_of(rules: Sequence[Rule], basis: Basis) -> list[str]:
     return [
         *_unstable(basis),
         *_foreign_costs(inputs),
+        *_batches(inputs.costs.batch_sizes),
         *_left_out(inputs.left_out),
         *_pricing(inputs),
         *_bandwidth(inputs),
@@ -27,10 +31,13 @@ def warnings_of(rules: Sequence[Rule], basis: Basis) -> list[str]:
 
 def _unstable(basis: Basis) -> list[str]:
     found = []
-    for law in sorted(basis.judge.unstable):
-        spread = basis.inputs.costs.surfaces[law].relative_spread()
+    costs, base = basis.inputs.costs, basis.judge.base_batch
+    shaky = [(size, law) for size, laws in basis.judge.unstable.items() for law in sorted(laws)]
+    for size, law in shaky:
+        spread = costs.by_batch[size][law].relative_spread()
+        where = "" if size == base else f" at batch {size}"
         found.append(
-            f"timing of the {law} law is unstable: plain steps vary by "
+            f"timing of the {law} law{where} is unstable: plain steps vary by "
             f"{text.percent(spread['ar'])}, rounds by {text.percent(spread['round'])} between "
             "blocks; no verdict rests on it. Measure again on a quiet machine."
         )
@@ -45,6 +52,18 @@ def _foreign_costs(inputs: PlanInputs) -> list[str]:
         f"priced with the costs of {source.source} (engine {source.engine or 'unknown'}), not with "
         "those of this run; acceptance is this run's"
     ]
+
+
+def _batches(sizes: Sequence[int]) -> list[str]:
+    found = []
+    if len(sizes) == 1:
+        found.append(measured_only(sizes))
+    if sizes[0] != DECODED_BATCH:
+        found.append(
+            f"rules are decided at batch {sizes[0]}; real decodes run one request at a time, so "
+            "they confirm none of them"
+        )
+    return found
 
 
 def _left_out(left_out: Mapping[str, int]) -> list[str]:

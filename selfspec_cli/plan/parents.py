@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from selfspec_cli.analysis.evidence import Cell
 from selfspec_cli.plan import text
 from selfspec_cli.plan.document import Evidence as EvidenceName
-from selfspec_cli.plan.judgement import Judge, Judgement
+from selfspec_cli.plan.judgement import TOO_FEW_DRAFTED, Judge, Judgement
 from selfspec_cli.plan.pools import Pool
-
-TOO_FEW_DRAFTED = "too few drafted tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

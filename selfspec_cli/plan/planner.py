@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from selfspec_cli.plan.document import Laws, PlanDocument, Rule, Settings, TraceFacts
+from selfspec_cli.plan.by_batch import max_batch
+from selfspec_cli.plan.document import BatchFacts, Laws, PlanDocument, Rule, Settings
+from selfspec_cli.plan.document_origin import TraceFacts
 from selfspec_cli.plan.inputs import PlanInputs
 from selfspec_cli.plan.judgement import Judge
 from selfspec_cli.plan.notices import warnings_of
@@ -26,9 +28,12 @@ def build_plan(inputs: PlanInputs, settings: PlanSettings) -> PlanDocument:
     Raises:
         CostRangeError: costs were not measured where a walk row needs them.
     """
-    basis = basis_of(inputs, settings)
-    rules = [make_rule(key, basis) for key in bucket_keys(basis.paths)]
-    return assemble(rules, basis)
+    return draft_plan(basis_of(inputs, settings))
+
+
+def draft_plan(basis: Basis) -> PlanDocument:
+    """Return the plan of a basis, as `build_plan` does of what it is made from."""
+    return assemble([make_rule(key, basis) for key in bucket_keys(basis.paths)], basis)
 
 
 def basis_of(inputs: PlanInputs, settings: PlanSettings) -> Basis:
@@ -43,14 +48,19 @@ def basis_of(inputs: PlanInputs, settings: PlanSettings) -> Basis:
 
 
 def assemble(rules: Sequence[Rule], basis: Basis) -> PlanDocument:
-    """Return the document of these rules: ranges of temperature, total, verdict and warnings."""
+    """Return the document of these rules: how far each holds, total, verdict and warnings."""
     inputs, settings = basis.inputs, basis.judge.settings
-    ranged = extend_temperatures(rules)
+    ranged = [
+        rule.model_copy(update={"max_batch": max_batch(rule)})
+        for rule in extend_temperatures(rules)
+    ]
     document = PlanDocument(
         model=inputs.facts.model,
         measured_on=inputs.facts.measured_on,
         traces=_traces(basis),
         laws=_laws(basis),
+        batch_sizes=list(inputs.costs.batch_sizes),
+        batches=[_batch_facts(size, basis) for size in inputs.costs.batch_sizes],
         settings=Settings(
             margin=settings.margin,
             min_requests=settings.min_requests,
@@ -93,6 +103,23 @@ def _traces(basis: Basis) -> TraceFacts:
         return facts
     covered = {"prompt_tokens_min": int(prompts.min()), "prompt_tokens_max": int(prompts.max())}
     return facts.model_copy(update=covered)
+
+
+def _batch_facts(size: int, basis: Basis) -> BatchFacts:
+    """Plain decoding of a batch, and the prompts that its costs cover: outside them all is off."""
+    step = basis.inputs.facts.ar_step_by_batch[size]
+    timed = [
+        pool.at_batch[size].path_ids for pool in basis.pools.all.values() if size in pool.at_batch
+    ]
+    inside = basis.paths["path_id"].isin(frozenset().union(*timed))
+    prompts = basis.paths.loc[inside, "prompt_tokens"]
+    return BatchFacts(
+        batch_size=size,
+        ar_step_s=step,
+        tokens_per_s=None if step is None else size / step,
+        prompt_tokens_min=int(prompts.min()) if len(prompts) else None,
+        prompt_tokens_max=int(prompts.max()) if len(prompts) else None,
+    )
 
 
 def _laws(basis: Basis) -> Laws:

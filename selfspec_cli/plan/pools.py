@@ -1,7 +1,7 @@
 """Pools of requests that evidence may rest on: a bucket, its parents, and their cells."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,9 +17,10 @@ from selfspec_cli.analysis.evidence import (
 )
 from selfspec_cli.analysis.grid_costs import LawCells
 from selfspec_cli.analysis.intervals import RatioInterval, ratio_interval
-from selfspec_cli.buckets import BucketKey
+from selfspec_cli.buckets import OPEN, BucketKey
+from selfspec_cli.plan.batch_times import PricedTimes, Stack, times_at_batch
 from selfspec_cli.plan.inputs import PlanInputs
-from selfspec_cli.plan.traffic import BUCKET, OPEN, key_of
+from selfspec_cli.plan.traffic import BUCKET, key_of
 
 Level = Literal["own", "parent", "all"]
 LEVELS: tuple[Level, ...] = ("own", "parent", "all")
@@ -63,6 +64,9 @@ class Pool:
     times: BucketTimes
     evidence: Evidence
     cells: dict[Cell, CellFacts]
+    at_batch: dict[int, PricedTimes]
+    """`times` at every measured batch size, the base included, ascending. A size at which none of
+    its paths was timed is left out; where some were not, so are those paths."""
 
     @property
     def name(self) -> str:
@@ -76,6 +80,12 @@ class Pool:
     def drafts(self) -> bool:
         """Whether any cell would draft anything at all."""
         return any(facts.drafted > 0 for facts in self.cells.values())
+
+    def with_batches(self, base: int, others: Mapping[int, PricedTimes | None]) -> "Pool":
+        """Return the pool with its seconds at other batch sizes beside those of the base."""
+        found = {size: priced for size, priced in others.items() if priced is not None}
+        own = PricedTimes(times=self.times, path_ids=self.path_ids)
+        return replace(self, at_batch={base: own, **found})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,6 +122,9 @@ def build_pools(inputs: PlanInputs, paths: pd.DataFrame) -> Pools:
         inputs: what was measured.
         paths: path table; only priced paths count.
 
+    Returns:
+        Pools at the base batch size, with their seconds at the others beside.
+
     Raises:
         ValueError: a walk row without seconds.
         CostRangeError: costs were not measured where a row needs them.
@@ -119,21 +132,38 @@ def build_pools(inputs: PlanInputs, paths: pd.DataFrame) -> Pools:
     rows = _in_range(inputs, paths)
     if rows.empty:
         return Pools(own={}, parent={}, all={})
-    stacked = pd.concat([_keyed(rows, level) for level in LEVELS], ignore_index=True)
-    keys = ["level", *BUCKET]
-    pool = np.asarray(stacked.groupby(keys, sort=True).ngroup(), dtype=np.int64)
-    cell = np.asarray(stacked.groupby([*keys, *CELL], sort=True).ngroup(), dtype=np.int64)
-    by_law = LawCells(stacked, cell)
-    table = _cell_table(stacked, cell, by_law.ratios(inputs.costs.surfaces))
-    table["cost_log_sd"] = by_law.cost_log_sd(inputs.costs.surfaces, inputs.seed)
+    stack = _stack(rows)
+    surfaces = inputs.costs.surfaces
+    table = _cell_table(stack, stack.by_law.ratios(surfaces))
+    table["cost_log_sd"] = stack.by_law.cost_log_sd(surfaces, inputs.seed)
+    others = {
+        size: times_at_batch(stack, inputs.costs.by_batch[size], size, inputs.seed)
+        for size in inputs.costs.batch_sizes[1:]
+    }
     pools = [
-        _pool(members, table.loc[np.unique(cell[members.index])])
-        for _, members in stacked.groupby(pool, sort=True)
+        _pool(members, table.loc[np.unique(stack.cell[members.index])]).with_batches(
+            inputs.costs.batch_sizes[0], {size: found.get(number) for size, found in others.items()}
+        )
+        for number, (_, members) in enumerate(stack.rows.groupby(stack.pool, sort=True))
     ]
     return Pools(
         own={pool.key: pool for pool in pools if pool.level == "own"},
         parent={(p.key.task, p.key.temperature): p for p in pools if p.level == "parent"},
         all={pool.key.temperature: pool for pool in pools if pool.level == "all"},
+    )
+
+
+def _stack(rows: pd.DataFrame) -> Stack:
+    """Rows once a level, numbered by pool and by cell of a pool."""
+    stacked = pd.concat([_keyed(rows, level) for level in LEVELS], ignore_index=True)
+    keys = ["level", *BUCKET]
+    cell = np.asarray(stacked.groupby([*keys, *CELL], sort=True).ngroup(), dtype=np.int64)
+    return Stack(
+        rows=stacked,
+        num_levels=len(LEVELS),
+        pool=np.asarray(stacked.groupby(keys, sort=True).ngroup(), dtype=np.int64),
+        cell=cell,
+        by_law=LawCells(stacked, cell),
     )
 
 
@@ -151,12 +181,10 @@ def _keyed(rows: pd.DataFrame, level: Level) -> pd.DataFrame:
     return keyed.assign(task=_ALL) if level == "all" else keyed
 
 
-def _cell_table(
-    rows: pd.DataFrame, cell: npt.NDArray[np.int64], ratios: npt.NDArray[np.float64]
-) -> pd.DataFrame:
+def _cell_table(stack: Stack, ratios: npt.NDArray[np.float64]) -> pd.DataFrame:
     """One row a cell of a pool, index = its number."""
     names = ["drafted", "tested", "accepted", "ar_seconds", "seconds"]
-    grouped = rows.groupby(cell, sort=True)
+    grouped = stack.rows.groupby(stack.cell, sort=True)
     table = grouped[names].sum().join(grouped[CELL].first())
     return table.assign(
         draft_cost_ratio=ratios[:, 0], verify_cost_ratio=ratios[:, 1], overhead_ratio=ratios[:, 2]
@@ -178,6 +206,7 @@ def _pool(members: pd.DataFrame, table: pd.DataFrame) -> Pool:
         times=times,
         evidence=cross_fit(times),
         cells=cells,
+        at_batch={},
     )
 
 

@@ -8,11 +8,12 @@ import pandas as pd
 from selfspec_cli.analysis.evidence import Cell
 from selfspec_cli.buckets import BucketKey
 from selfspec_cli.plan import text, what_it_takes
+from selfspec_cli.plan.by_batch import Subject, by_batch
 from selfspec_cli.plan.document import Draft, Drafter, Guard, Interval, Rule
 from selfspec_cli.plan.guards import disabling, guards_of
 from selfspec_cli.plan.inputs import PlanInputs
-from selfspec_cli.plan.judgement import Judge
-from selfspec_cli.plan.parents import TOO_FEW_DRAFTED, Ruling, rule_on
+from selfspec_cli.plan.judgement import TOO_FEW_DRAFTED, Judge
+from selfspec_cli.plan.parents import Ruling, rule_on
 from selfspec_cli.plan.pools import Pool, Pools
 from selfspec_cli.plan.traffic import in_bucket, laws_of
 from selfspec_cli.plan.window import window_of
@@ -117,7 +118,9 @@ def _with_need(rule: Rule) -> Rule:
     return rule.model_copy(update={"reason": f"{rule.reason}; {told}"})
 
 
-def cell_numbers(own: Pool, pool: Pool, cell: Cell, basis: Basis) -> dict[str, object]:
+def cell_numbers(
+    own: Pool, pool: Pool, cell: Cell, basis: Basis, *, crossfitted: bool = True
+) -> dict[str, object]:
     """Fields of a rule that speak of its cell.
 
     Args:
@@ -125,7 +128,9 @@ def cell_numbers(own: Pool, pool: Pool, cell: Cell, basis: Basis) -> dict[str, o
         pool: whose evidence the rule rests on: speedups and the tail are its own.
         cell: (L, k), the pool's chosen cell.
         basis: of the plan.
+        crossfitted: whether the rule rests on out-of-fold evidence; else on that of `cell`.
     """
+    subject = Subject(own=own, pool=pool, cell=cell, crossfitted=crossfitted)
     found, facts, inputs = pool.evidence, own.cells[cell], basis.inputs
     tail = basis.judge.tail(pool, cell)
     layers = inputs.exit_layers
@@ -152,6 +157,7 @@ def cell_numbers(own: Pool, pool: Pool, cell: Cell, basis: Basis) -> dict[str, o
         "oracle_speedup": own.evidence.oracle_speedup,
         "evidence_requests": found.num_groups,
         "effective_requests": found.effective_groups,
+        "by_batch": by_batch(subject, basis.judge, inputs),
         **_runner_up(found.runner_up),
     }
 

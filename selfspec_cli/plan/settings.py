@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from selfspec_cli.config.hashes import document_hash
 from selfspec_cli.config.settings import CalibrateConfig, PlanConfig
 from selfspec_cli.errors import ConfigError
-from selfspec_cli.plan.document import Settings
 from selfspec_cli.storage import RunDir
 
 DEFAULT_EDGES = (0, 512, 2048, 8192)  # of context bands, prompt tokens
@@ -64,16 +63,6 @@ class PlanSettings:
             raise _refused(error) from error
         edges = config.get("context_edges") or DEFAULT_EDGES
         return cls(context_edges=tuple(int(edge) for edge in edges), **plan.model_dump())
-
-    @classmethod
-    def of_plan(cls, settings: Settings) -> "PlanSettings":
-        """Return the settings that a plan document states."""
-        return cls(
-            margin=settings.margin,
-            min_requests=settings.min_requests,
-            max_slow_share=settings.max_slow_share,
-            context_edges=tuple(settings.context_edges),
-        )
 
 
 def _refused(error: ValidationError) -> ConfigError:

@@ -28,6 +28,13 @@ def interval(value: Interval) -> str:
     return f"{value.estimate:.2f} ({value.low:.2f}-{value.high:.2f})"
 
 
+def times(value: Interval) -> str:
+    """Return `1.21x (1.12-1.31)`, without bounds where there are none."""
+    if value.estimate is None or value.low is None or value.high is None:
+        return MISSING if value.estimate is None else f"{value.estimate:.2f}x"
+    return f"{value.estimate:.2f}x ({value.low:.2f}-{value.high:.2f})"
+
+
 def cell(value: Cell) -> str:
     """Return `L=12, k=3`."""
     return f"L={value[0]}, k={value[1]}"

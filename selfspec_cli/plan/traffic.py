@@ -7,12 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from selfspec_cli.buckets import BucketKey, context_band
+from selfspec_cli.buckets import OPEN, BucketKey, context_band
 from selfspec_cli.errors import StorageError
 from selfspec_cli.plan.document import Law
 from selfspec_cli.plan.inputs import PlanInputs
 
-OPEN = -1  # context_max of the open band inside tables
 BUCKET = ["task", "context_min", "context_max", "temperature"]
 _PENALISED = "penalised"  # law class of requests whose law depends on earlier tokens
 

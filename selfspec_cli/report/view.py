@@ -11,7 +11,9 @@ from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
 from selfspec_cli.analysis.confirmation import median_and_worst_error, regrets, summarise_confirm
 from selfspec_cli.analysis.grid import ALL_TASKS, build_grid
 from selfspec_cli.analysis.grid import COLUMNS as GRID_COLUMNS
-from selfspec_cli.plan.document import OWN_COSTS, PlanDocument, Rule
+from selfspec_cli.plan.batch_text import batches_sentence
+from selfspec_cli.plan.document import PlanDocument, Rule
+from selfspec_cli.plan.document_origin import OWN_COSTS
 from selfspec_cli.report import figure_view as views
 from selfspec_cli.report.facts import InputFacts, input_facts, provenance
 from selfspec_cli.report.figure_data import acceptance, rule_lengths
@@ -88,6 +90,12 @@ class ReportView:
     """As the verdict's, with the run's path as it was given: to be typed right here."""
     foreign_costs: bool
     """The plan was priced with another machine's costs than the figures."""
+
+    @property
+    def batches(self) -> str:
+        """What batch size does to the plan, in one sentence."""
+        told = batches_sentence(self.plan)
+        return f"{told[0].upper()}{told[1:]}."
 
     @property
     def ceiling_note(self) -> str:

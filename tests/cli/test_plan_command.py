@@ -216,3 +216,37 @@ def test_a_label_with_control_characters_is_shown_not_obeyed(repo, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert "[bold]" in done.stdout
+
+
+def test_at_eighty_columns_only_a_tasks_name_is_cut(tmp_path):
+    """As the other tables do: an ellipsis, one line a rule, no number lost."""
+    import io
+
+    from plan_helpers import plan_run
+    from rich.console import Console
+
+    from selfspec_cli.cli.plan_output import rules_table
+
+    task = "summarise the minutes of a long meeting"
+    table = rules_table(plan_run(make_run(tmp_path / "run", asks(20, task=task))))
+    sink = io.StringIO()
+    Console(file=sink, width=80).print(table)
+    (row,) = [line for line in sink.getvalue().splitlines() if "summarise" in line]
+    assert "…" in row or "..." in row, row
+    for part in ("0-511", "0.7", "yes", "1,3", "2.29 (2.29-2.29)", "20", "own"):
+        assert part in row, f"{part} is lost: {row}"
+
+
+def test_several_batch_sizes_are_one_line_and_in_the_explanation(repo, tmp_path):
+    from plan_helpers import batch_rows
+
+    run = make_run(tmp_path / "run", asks(20))
+    other = tmp_path / "server.csv"
+    write_table(batch_rows(), other)
+    done = start(repo, "plan", run.path, "--cost", other, "--explain", "code")
+    assert done.returncode == 0, done.stderr
+    told = " ".join(done.stdout.split())
+    assert "Speculation pays up to batch 4 in 1 bucket; measured at 1, 4, 8." in told
+    assert "8: 0.76x (0.76-0.76) (fail)" in told
+    alone = " ".join(start(repo, "plan", run.path).stdout.split())
+    assert "warning: measured at batch 1 only" in alone

@@ -6,7 +6,7 @@ from plan_helpers import ALL_ACCEPTED_K3, Ask, asks, make_run, one_rule
 from selfspec_cli.plan.confirming import MeasuredCell, apply_confirmation, contradicts
 from selfspec_cli.plan.document import Interval
 from selfspec_cli.plan.inputs import load_plan_inputs
-from selfspec_cli.plan.planner import build_plan
+from selfspec_cli.plan.planner import basis_of, draft_plan
 from selfspec_cli.plan.settings import PlanSettings
 
 BEST, SECOND = (1, 3), (1, 2)
@@ -26,24 +26,24 @@ def measured(cell, estimate, low=None, high=None, *, temperature=0.7, task="code
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
+def basis(tmp_path_factory):
     """24 requests that all accept; predicted 2.29 at L=1, k=3, read at two temperatures."""
     run = make_run(tmp_path_factory.mktemp("c") / "run", asks(24, own=0.7, temperatures=(0.7, 1.0)))
-    return load_plan_inputs(run)
+    return basis_of(load_plan_inputs(run), PlanSettings())
 
 
 @pytest.fixture(scope="module")
-def draft(inputs):
-    return build_plan(inputs, PlanSettings())
+def draft(basis):
+    return draft_plan(basis)
 
 
-def test_without_decodes_nothing_is_confirmed_and_nothing_changes(inputs, draft):
-    assert apply_confirmation(draft, [], inputs) == draft
+def test_without_decodes_nothing_is_confirmed_and_nothing_changes(basis, draft):
+    assert apply_confirmation(draft, [], basis) == draft
     assert [rule.confirmed for rule in draft.rules] == [False, False]
 
 
-def test_a_measurement_that_agrees_confirms(inputs, draft):
-    plan = apply_confirmation(draft, [measured(BEST, 2.3, 2.2, 2.4)], inputs)
+def test_a_measurement_that_agrees_confirms(basis, draft):
+    plan = apply_confirmation(draft, [measured(BEST, 2.3, 2.2, 2.4)], basis)
     rule = one_rule(plan)
     assert (rule.enabled, rule.confirmed) == (True, True)
     assert rule.measured_speedup == Interval(estimate=2.3, low=2.2, high=2.4)
@@ -52,9 +52,9 @@ def test_a_measurement_that_agrees_confirms(inputs, draft):
     assert not one_rule(plan, temperature=1.0).confirmed, "nobody decoded at T = 1"
 
 
-def test_b16_measured_below_one_disables_with_both_numbers(inputs, draft):
+def test_b16_measured_below_one_disables_with_both_numbers(basis, draft):
     """B16. The plan said 2.29; the clock says 0.9."""
-    plan = apply_confirmation(draft, [measured(BEST, 0.9, 0.8, 1.0)], inputs)
+    plan = apply_confirmation(draft, [measured(BEST, 0.9, 0.8, 1.0)], basis)
     rule = one_rule(plan)
     assert (rule.enabled, rule.confirmed) == (False, False)
     assert "L=1, k=3 measured 0.90 (0.80-1.00) over 8 requests" in rule.reason
@@ -64,26 +64,26 @@ def test_b16_measured_below_one_disables_with_both_numbers(inputs, draft):
     assert plan.verdict == "enable some"
 
 
-def test_an_interval_wholly_below_the_predicted_bound_disables_although_above_one(inputs, draft):
-    plan = apply_confirmation(draft, [measured(BEST, 1.5, 1.4, 1.6)], inputs)
+def test_an_interval_wholly_below_the_predicted_bound_disables_although_above_one(basis, draft):
+    plan = apply_confirmation(draft, [measured(BEST, 1.5, 1.4, 1.6)], basis)
     assert not one_rule(plan).enabled, "2.29 was predicted, at most 1.6 measured"
 
 
-def test_an_interval_that_reaches_the_predicted_bound_does_not_disable(inputs, draft):
-    plan = apply_confirmation(draft, [measured(BEST, 1.9, 1.4, 2.4)], inputs)
+def test_an_interval_that_reaches_the_predicted_bound_does_not_disable(basis, draft):
+    plan = apply_confirmation(draft, [measured(BEST, 1.9, 1.4, 2.4)], basis)
     assert one_rule(plan).confirmed
 
 
-def test_disabling_one_temperature_shortens_its_neighbours_range(inputs, draft):
+def test_disabling_one_temperature_shortens_its_neighbours_range(basis, draft):
     assert one_rule(draft).temperature_max == 1.0
-    plan = apply_confirmation(draft, [measured(BEST, 0.9, 0.8, 1.0, temperature=1.0)], inputs)
+    plan = apply_confirmation(draft, [measured(BEST, 0.9, 0.8, 1.0, temperature=1.0)], basis)
     assert one_rule(plan).temperature_max == 0.7
 
 
-def test_a_contradicted_rule_moves_to_its_confirmed_runner_up(inputs, draft):
+def test_a_contradicted_rule_moves_to_its_confirmed_runner_up(basis, draft):
     assert one_rule(draft).runner_up_cell == list(SECOND)
     cells = [measured(BEST, 0.9, 0.8, 1.0), measured(SECOND, 2.0, 1.9, 2.1)]
-    rule = one_rule(apply_confirmation(draft, cells, inputs))
+    rule = one_rule(apply_confirmation(draft, cells, basis))
     assert (rule.enabled, rule.confirmed) == (True, True)
     assert (rule.drafter.exit_layer, rule.draft.length) == SECOND
     assert rule.speedup.estimate == pytest.approx(32 / (10 * 1.5 + 1.25), rel=1e-6)
@@ -103,32 +103,36 @@ def test_a_contradicted_rule_moves_to_its_confirmed_runner_up(inputs, draft):
         (measured(SECOND, 2.0, 1.9, 2.1, task="math"), "decoded in another bucket"),
     ],
 )
-def test_a_runner_up_that_does_not_hold_is_not_used(inputs, draft, second, why):
-    plan = apply_confirmation(draft, [measured(BEST, 0.9, 0.8, 1.0), second], inputs)
+def test_a_runner_up_that_does_not_hold_is_not_used(basis, draft, second, why):
+    plan = apply_confirmation(draft, [measured(BEST, 0.9, 0.8, 1.0), second], basis)
     assert not one_rule(plan).enabled, why
 
 
 def test_a_disabled_rule_shows_what_was_measured(tmp_path):
-    inputs = load_plan_inputs(make_run(tmp_path / "run", asks(24, accept=0.0)))
-    draft = build_plan(inputs, PlanSettings())
+    basis = basis_of(
+        load_plan_inputs(make_run(tmp_path / "run", asks(24, accept=0.0))), PlanSettings()
+    )
+    draft = draft_plan(basis)
     cell = (1, 1)
-    plan = apply_confirmation(draft, [measured(cell, 0.8, 0.78, 0.82)], inputs)
+    plan = apply_confirmation(draft, [measured(cell, 0.8, 0.78, 0.82)], basis)
     rule = one_rule(plan)
     assert (rule.enabled, rule.confirmed) == (False, True)
     assert rule.reason.endswith("measured 0.80 (0.78-0.82) over 8 requests")
 
 
 def test_a_measured_gain_does_not_enable_what_was_not_predicted(tmp_path):
-    inputs = load_plan_inputs(make_run(tmp_path / "run", asks(24, accept=0.0)))
-    draft = build_plan(inputs, PlanSettings())
-    plan = apply_confirmation(draft, [measured((1, 1), 1.3, 1.2, 1.4)], inputs)
+    basis = basis_of(
+        load_plan_inputs(make_run(tmp_path / "run", asks(24, accept=0.0))), PlanSettings()
+    )
+    draft = draft_plan(basis)
+    plan = apply_confirmation(draft, [measured((1, 1), 1.3, 1.2, 1.4)], basis)
     assert not one_rule(plan).enabled
 
 
 def test_a_rule_on_its_parents_evidence_can_move_too(tmp_path):
     log = [*asks(30), Ask(prompt=600), Ask(prompt=700)]
-    inputs = load_plan_inputs(make_run(tmp_path / "run", log))
-    draft = build_plan(inputs, PlanSettings())
+    basis = basis_of(load_plan_inputs(make_run(tmp_path / "run", log)), PlanSettings())
+    draft = draft_plan(basis)
     thin = [
         MeasuredCell(
             task="code",
@@ -145,7 +149,7 @@ def test_a_rule_on_its_parents_evidence_can_move_too(tmp_path):
             (SECOND, Interval(estimate=2.0, low=1.9, high=2.1)),
         ]
     ]
-    rule = one_rule(apply_confirmation(draft, thin, inputs), context_min=512)
+    rule = one_rule(apply_confirmation(draft, thin, basis), context_min=512)
     assert (rule.enabled, rule.evidence) == (True, "parent")
     assert (rule.drafter.exit_layer, rule.draft.length) == SECOND
 
@@ -167,9 +171,9 @@ def test_contradiction(found, enabled, wrong):
     assert contradicts(found, predicted, enabled=enabled) is wrong
 
 
-def test_a_decode_of_other_context_edges_says_nothing(inputs, draft):
+def test_a_decode_of_other_context_edges_says_nothing(basis, draft):
     """Measured in the band 0-255, planned with 0-511: another bucket, though both begin at 0."""
-    plan = apply_confirmation(draft, [measured(BEST, 0.5, 0.4, 0.6, context_max=256)], inputs)
+    plan = apply_confirmation(draft, [measured(BEST, 0.5, 0.4, 0.6, context_max=256)], basis)
     rule = one_rule(plan)
     assert (rule.enabled, rule.confirmed) == (True, False)
 
@@ -183,8 +187,8 @@ def test_a_refuted_no_is_not_called_confirmed():
     assert not contradicts(Interval(estimate=0.93, low=0.9, high=0.97), predicted, enabled=False)
 
 
-def test_one_group_confirms_nothing(inputs, draft):
+def test_one_group_confirms_nothing(basis, draft):
     """Without an interval there is a number to show and no confirmation."""
-    rule = one_rule(apply_confirmation(draft, [measured(BEST, 2.3)], inputs))
+    rule = one_rule(apply_confirmation(draft, [measured(BEST, 2.3)], basis))
     assert (rule.enabled, rule.confirmed) == (True, False)
     assert rule.measured_speedup.estimate == 2.3

@@ -64,7 +64,7 @@ def test_costs_that_cover_nothing_are_refused(tmp_path):
     [
         (cost_rows(laws=("greedy",)), "no plain step was timed for the law sampled"),
         (cost_rows().assign(part="ar"), "no layer of kind full was timed"),
-        (cost_rows().query("not (positions > 3)"), "up to 2 drafted tokens, this run needs 3"),
+        (cost_rows().query("not (positions > 3)"), "up to 2 drafted tokens at batch 1, this run"),
         (cost_rows().replace({"exit_layer": {4: 24}}), "24 layers of kind full were timed"),
     ],
 )

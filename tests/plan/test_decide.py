@@ -203,7 +203,7 @@ def test_broken_twin_the_blocked_program_fails_once_it_needs_pydantic(repo, file
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda d: d.update(schema_version=2), "schema version 2"),
+        (lambda d: d.update(schema_version=3), "schema version 3, this reader knows 1 and 2"),
         (lambda d: d.pop("rules"), "torn"),
         (lambda d: d["rules"][0].pop("enabled"), "enabled is missing"),
         (lambda d: d["rules"][0].update(enabled="yes"), "enabled is 'yes'"),

@@ -105,7 +105,7 @@ def test_the_schema_describes_what_is_written(plan):
     assert set(data) == set(schema["properties"])
     assert set(schema["required"]) <= set(data)
     assert set(data["rules"][0]) == set(schema["$defs"]["Rule"]["properties"])
-    assert schema["properties"]["schema_version"]["const"] == 1
+    assert schema["properties"]["schema_version"]["const"] == 2
 
 
 @pytest.mark.parametrize(
