@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
-from selfspec_cli.plan.document import Rule
+from selfspec_cli.plan.batch_text import batches_sentence
+from selfspec_cli.plan.document import PlanDocument, Rule
+from selfspec_cli.report.batch_data import batch_table
 from selfspec_cli.report.figure_data import (
     CostPoint,
     acceptance_by_layer,
@@ -23,6 +25,7 @@ from selfspec_cli.report.tables import RunTables
 
 MAP, LAYERS, POSITIONS = "speedup_map", "acceptance_by_layer", "acceptance_by_position"
 COSTS, MEASURED, LENGTHS = "cost_curves", "predicted_measured", "accepted_lengths"
+BATCHES = "speedup_by_batch"
 _INTERVALS = "Bars are 95 % intervals over requests."
 
 
@@ -54,6 +57,7 @@ def make_figures(
         lengths: of `figure_data.rule_lengths`.
     """
     return (
+        _batches(batch_table(tables.plan), tables.plan),
         _map(speedup_map(grid, tables.plan)),
         _layers(acceptance_by_layer(accepted, tables.plan)),
         _positions(acceptance_by_position(accepted, tables.plan)),
@@ -206,6 +210,27 @@ def _lengths(table: pd.DataFrame, found: Sequence[tuple[Rule, AcceptedLengths]])
         alt=f"Histograms. {rule_label(rule)}: {percent(float(lengths.share[0]))} of the rounds "
         f"accept nothing, {percent(float(lengths.share[-1]))} accept all {len(lengths.share) - 1}."
         f" {warning}",
+        table=table,
+    )
+
+
+def _batches(table: pd.DataFrame, plan: PlanDocument) -> FigureView:
+    title = "Speedup by batch size"
+    if table.empty or table["speedup"].isna().all():
+        why = f"{batches_sentence(plan)}."
+        return _absent(BATCHES, title, f"{why[0].upper()}{why[1:]}")
+    told = [
+        f"batch {size}: {ratio(rows['speedup'].min())} to {ratio(rows['speedup'].max())}"
+        for size, rows in table.groupby("batch_size", sort=True)
+    ]
+    return FigureView(
+        name=BATCHES,
+        title=title,
+        caption="The largest buckets at their rules' cells, decoding only, against plain decoding "
+        "of the same batch. Solid: continuous refill, the evidence, with 95 % intervals over "
+        "requests and timing blocks. Dashed: static batches, which last as long as their longest "
+        "row. Below the line at 1, speculation takes time that the batch would have used.",
+        alt=f"Lines by bucket. Speedups of all buckets at {'; '.join(told)}.",
         table=table,
     )
 

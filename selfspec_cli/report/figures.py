@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from selfspec_cli.report import figure_view as views
+from selfspec_cli.report.draw_batches import draw_batches
 from selfspec_cli.report.draw_lines import draw_costs, draw_layers, draw_positions
 from selfspec_cli.report.draw_map import draw_map
 from selfspec_cli.report.draw_shapes import draw_lengths, draw_measured
@@ -53,5 +54,6 @@ _DRAWERS: Mapping[str, Callable[["Figure", pd.DataFrame], None]] = MappingProxyT
         views.COSTS: draw_costs,
         views.MEASURED: draw_measured,
         views.LENGTHS: draw_lengths,
+        views.BATCHES: draw_batches,
     }
 )

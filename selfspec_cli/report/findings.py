@@ -1,10 +1,12 @@
 """Findings: what a run shows, why it probably is so, and what to do about it.
 
 One pure function from the run's evidence; every threshold stands beside its rule with its reason.
-A run that is well gives none: silence is the expected answer, and no rule fires on noise alone.
+A run that is well, at several batch sizes, gives none: silence is the expected answer, and no rule
+fires on noise alone.
 """
 
 from selfspec_cli.report import finding_acceptance as acceptance
+from selfspec_cli.report import finding_batches as batches
 from selfspec_cli.report import finding_costs as costs
 from selfspec_cli.report.finding_types import Evidence, Finding
 
@@ -17,11 +19,13 @@ _CHECKS = (
     costs.costly,
     costs.not_bandwidth_bound,
     costs.fades_with_context,
+    batches.fades_with_batch,
     acceptance.falls_with_temperature,
     acceptance.two_peaks,
     acceptance.longer_drafts,
     acceptance.partial_window,
     acceptance.thin,
+    batches.one_batch,
 )
 
 

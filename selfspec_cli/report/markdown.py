@@ -3,7 +3,17 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from selfspec_cli.report.format import NOT_KNOWN, percent, ratio, ratio_with_interval, shown
+from selfspec_cli.plan.batch_text import other_best
+from selfspec_cli.plan.document import AtBatch, Rule
+from selfspec_cli.report.format import (
+    NOT_KNOWN,
+    milliseconds,
+    number,
+    percent,
+    ratio,
+    ratio_with_interval,
+    shown,
+)
 from selfspec_cli.report.rule_rows import RuleRow
 from selfspec_cli.report.view import ReportView
 
@@ -26,6 +36,11 @@ def render_markdown(view: ReportView) -> str:
         "",
         *_table(_HEAD, (_row(row) for row in view.rules)),
         "",
+        "## Batch size",
+        "",
+        plain(view.batches),
+        "",
+        *_batches(view),
         "## Findings",
         "",
         *(
@@ -60,6 +75,52 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
         f"|{'---|' * len(head)}",
         *(f"| {' | '.join(row)} |" for row in rows),
     ]
+
+
+def _batches(view: ReportView) -> list[str]:
+    """Speedups by batch size, and plain decoding; nothing below two sizes."""
+    sizes = view.plan.batch_sizes
+    if len(sizes) < 2:
+        return []
+    head = ["bucket", "pays up to", *(f"batch {size}" for size in sizes)]
+    rows = [
+        [
+            plain(row.label),
+            "off" if row.rule.max_batch is None else str(row.rule.max_batch),
+            *(_at_batch(row.rule, entry) for entry in row.rule.by_batch),
+        ]
+        for row in view.rules
+        if row.rule.by_batch
+    ]
+    plain_rows = [
+        [str(f.batch_size), milliseconds(f.ar_step_s), number(f.tokens_per_s, 1)]
+        for f in view.plan.batches
+    ]
+    return [
+        *_table(head, rows),
+        "",
+        *_table(["batch", "plain step", "plain tokens/s"], plain_rows),
+        "",
+    ]
+
+
+def _at_batch(rule: Rule, entry: AtBatch) -> str:
+    """A rule at one batch size: refilled, static, and a cell that would be better there."""
+    found = entry.speedup
+    parts = [ratio_with_interval(found.estimate, found.low, found.high)]
+    if entry.check == "no_verdict":
+        parts.append("no verdict")
+    if entry.static_speedup is not None:
+        parts.append(f"static {ratio(entry.static_speedup)}")
+    if entry.waiting_share is not None:
+        parts.append(f"waiting {percent(entry.waiting_share)}")
+    if entry.grouping_gain is not None:
+        parts.append(f"grouping {ratio(entry.grouping_gain)}")
+    best = other_best(rule, entry)
+    if best is not None:
+        cell = f"L={best.exit_layer}, k={best.draft_length}"
+        parts.append(f"best {cell}: {ratio(best.speedup.estimate)}")
+    return "; ".join(parts)
 
 
 def _row(row: RuleRow) -> list[str]:

@@ -9,11 +9,12 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from selfspec_cli.plan.batch_text import other_best
 from selfspec_cli.plan.document import GainAt, Interval
 from selfspec_cli.quantities import QUANTITIES
 from selfspec_cli.report import format as text
 from selfspec_cli.report.figure_style import inline_svg
-from selfspec_cli.report.figure_view import MAP, FigureView
+from selfspec_cli.report.figure_view import BATCHES, MAP, FigureView
 from selfspec_cli.report.figures import NO_PICTURES
 from selfspec_cli.report.view import ReportView
 
@@ -57,6 +58,8 @@ def render_page(view: ReportView, pictures: Mapping[str, str | None]) -> str:
             view=view,
             style=Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8")),
             pictures=drawn,
+            batches=BATCHES,
+            other_best=other_best,
             notice=NO_PICTURES if missing else "",
             matrices=_matrices(view.figure(MAP).table),
             tables={figure.name: _plain_table(figure.table) for figure in wanted},
@@ -158,6 +161,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "ends": _ends,
     "exact": text.exact,
     "gain": _gain,
+    "milliseconds": text.milliseconds,
     "integer": _integer,
     "number": text.number,
     "percent": text.percent,

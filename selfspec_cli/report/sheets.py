@@ -11,7 +11,7 @@ from selfspec_cli.report.rule_rows import RuleRow
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet runs a text cell that begins with one of these."""
-_COUNTS = ("context_min", "context_max", "exit_layer", "draft_length")
+_COUNTS = ("context_min", "context_max", "exit_layer", "draft_length", "max_batch")
 
 
 def disarm(value: Any) -> Any:
@@ -56,6 +56,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "evidence": rule.evidence,
         "exit_layer": rule.drafter.exit_layer,
         "draft_length": rule.draft.length,
+        "max_batch": rule.max_batch,
         "speedup": rule.speedup.estimate,
         "speedup_low": rule.speedup.low,
         "speedup_high": rule.speedup.high,
@@ -68,10 +69,25 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "acceptance_rate_tested": rule.acceptance_rate_tested,
         "break_even_acceptance": rule.break_even_acceptance,
         **gains,
+        **_batches(rule),
         **_tail(rule),
         "guards": "; ".join(guard.text for guard in rule.guards),
         "reason": rule.reason,
     }
+
+
+def _batches(rule: Rule) -> dict[str, Any]:
+    """Speedups by batch size, where more than one was measured."""
+    found: dict[str, Any] = {}
+    for entry in rule.by_batch if len(rule.by_batch) > 1 else ():
+        name = f"at_batch_{entry.batch_size}"
+        found |= {
+            f"speedup_{name}": entry.speedup.estimate,
+            f"speedup_low_{name}": entry.speedup.low,
+            f"speedup_high_{name}": entry.speedup.high,
+            f"static_speedup_{name}": entry.static_speedup,
+        }
+    return found
 
 
 def _tail(rule: Rule) -> dict[str, Any]:

@@ -98,6 +98,7 @@ def _facts(view: ReportView) -> Iterator[str]:
     yield _formula(view)
     if view.confirmation is not None:
         yield _confirmed(view)
+    yield view.batches
     if view.findings:
         codes = dict.fromkeys(finding.code for finding in view.findings)
         names = ", ".join(code.replace("_", " ") for code in codes)

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report_runs import make_run
+from report_runs import FADING, make_run
 
 from selfspec_cli.report.view import ReportView, build_view
 from selfspec_cli.report.write import write_files
@@ -22,8 +22,8 @@ HOSTILE = {
 
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory) -> Path:
-    """A complete run with its report; two tasks, one of which pays."""
-    folder = make_run(tmp_path_factory.mktemp("runs") / "tiny")
+    """A complete run with its report; two tasks, one of which pays, up to batch 4 of 8."""
+    folder = make_run(tmp_path_factory.mktemp("runs") / "tiny", batches=FADING)
     write_files(build_view(folder), folder, ("html", "csv"))
     return folder
 

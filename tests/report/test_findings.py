@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from report_runs import STEADY as LASTING
 from report_runs import make_run
 
 from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
@@ -20,8 +21,9 @@ STEADY = Timing(
 
 @pytest.fixture(scope="module")
 def healthy_view(tmp_path_factory):
-    """Two tasks that both pay clearly, with enough requests."""
-    folder = make_run(tmp_path_factory.mktemp("runs") / "well", {"code": 0.93, "json": 0.9}, seed=3)
+    """Two tasks that both pay clearly at every batch size, with enough requests."""
+    folder = tmp_path_factory.mktemp("runs") / "well"
+    make_run(folder, {"code": 0.93, "json": 0.9}, seed=3, batches=LASTING)
     return build_view(folder)
 
 
@@ -175,6 +177,40 @@ def test_notes_on_traffic(evidence):
         acceptance_rate_tested=0.98,
     )
     assert codes(near_one) == ["longer_drafts"]
+
+
+def test_a_gain_that_ends_at_a_measured_batch_size(evidence):
+    rule = evidence.plan.rules[0]
+    lost = rule.by_batch[-1].model_copy(
+        update={"check": "fail", "reason": "it measures 0.93x (0.90-0.96)"}
+    )
+    faded = with_rules(evidence, max_batch=4, by_batch=[*rule.by_batch[:-1], lost])
+    found = find(faded)
+    assert [finding.code for finding in found] == ["fades_with_batch"]
+    assert "pays up to batch 4; at 8 it measures 0.93x (0.90-0.96)." in found[0].evidence
+    unknown = lost.model_copy(update={"check": "no_verdict"})
+    silent = with_rules(evidence, max_batch=4, by_batch=[*rule.by_batch[:-1], unknown])
+    assert codes(silent) == [], "no verdict is no loss"
+
+
+def test_a_better_cell_at_the_size_that_fails_is_named(evidence):
+    rule = evidence.plan.rules[0]
+    last = rule.by_batch[-1]
+    other = last.best.model_copy(
+        update={"exit_layer": 5, "draft_length": 1,
+                "speedup": Interval(estimate=1.08, low=1.02, high=1.14)}
+    )  # fmt: skip
+    lost = last.model_copy(update={"check": "fail", "best": other})
+    (found,) = find(with_rules(evidence, max_batch=4, by_batch=[*rule.by_batch[:-1], lost]))
+    assert "At batch 8 L=5, k=1 would bring 1.08x" in found.remedy
+
+
+def test_one_measured_batch_size_is_told_with_its_number(evidence):
+    plan = evidence.plan.model_copy(update={"batch_sizes": [4]})
+    (found,) = find(replace(evidence, plan=plan))
+    assert found.code == "one_batch_size"
+    assert "Measured at batch 4 only" in found.evidence
+    assert "--batch-size" in found.remedy
 
 
 def test_an_empty_run_gives_no_findings(evidence):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from browser import find_browser, open_page
 
-from selfspec_cli.report.figure_view import MAP
+from selfspec_cli.analysis.grid import base_batch
+from selfspec_cli.report.figure_view import BATCHES, MAP
 from selfspec_cli.storage import read_document, read_table
 
 BROWSER = find_browser()
@@ -80,7 +81,7 @@ def test_one_row_a_rule_equal_to_the_plan(page, tiny_run):
 
 
 def test_cells_equal_grid_csv(page, tiny_run):
-    grid = read_table(tiny_run / "grid.csv")
+    grid = base_batch(read_table(tiny_run / "grid.csv"))
     keys = ["temperature", "exit_layer", "draft_length"]
     pooled = grid.loc[grid["evidence"] == "all"].set_index(keys)["predicted_speedup"]
     cells = page.evaluate(CELLS)
@@ -100,7 +101,8 @@ def test_figures_are_drawn_with_captions(page, tiny_view):
     captions = page.evaluate(
         "[...document.querySelectorAll('figcaption')].map(caption => caption.innerText)"
     )
-    assert captions[0].startswith(tiny_view.figure(MAP).caption)
+    assert captions[0].startswith(tiny_view.figure(BATCHES).caption)
+    assert captions[1].startswith(tiny_view.figure(MAP).caption)
 
 
 @pytest.mark.parametrize("dark", [False, True])

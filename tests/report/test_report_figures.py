@@ -48,11 +48,11 @@ def test_pictures_of_one_page_share_no_ids(tiny_view):
 
 
 def test_inline_pictures_follow_the_readers_theme(tiny_view):
-    body = inline_svg(draw(tiny_view.figures[1]), "x", 'say "hi" <now>')
+    body = inline_svg(draw(tiny_view.figure("acceptance_by_layer")), "x", 'say "hi" <now>')
     assert "var(--ink)" in body
     assert "#24292f" not in body
     assert 'aria-label="say &quot;hi&quot; &lt;now&gt;"' in body
-    assert 'fill="#ffffff"' in standalone_svg(draw(tiny_view.figures[1]))
+    assert 'fill="#ffffff"' in standalone_svg(draw(tiny_view.figure("acceptance_by_layer")))
 
 
 def test_dollar_signs_and_foreign_letters_in_labels_draw(tiny_view):
@@ -86,14 +86,14 @@ def test_an_absent_figure_leaves_no_file_and_one_sentence(own_run, tiny_view):
     assert not [name for name in names if name.startswith("predicted_measured")], names
     page = (own_run / "report.html").read_text(encoding="utf-8")
     assert "There is no data for this." in page
-    assert page.count("<figure") == 5
+    assert page.count("<figure") == 6
 
 
 def test_d08_a_window_backend_without_a_display_does_not_matter(repo, own_run):
     """D08: the backend named in the environment is never asked."""
     done = run_report(repo, own_run, "-q", drop=("DISPLAY",), MPLBACKEND="TkAgg")
     assert done.returncode == 0, done.stderr
-    assert (own_run / "report.html").read_text(encoding="utf-8").count('class="plot"') == 6
+    assert (own_run / "report.html").read_text(encoding="utf-8").count('class="plot"') == 7
 
 
 @pytest.mark.parametrize("how", ["missing", "bad backend"])
@@ -111,6 +111,6 @@ def test_d08_without_matplotlib_only_pictures_are_lost(repo, own_run, how):
     page = (own_run / "report.html").read_text(encoding="utf-8")
     assert NO_PICTURES in page
     assert page.count('class="plot"') == 0
-    assert page.count("<figcaption>") == 6
+    assert page.count("<figcaption>") == 7
     assert not list((own_run / "figures").glob("*.svg")), "a stale picture stayed"
-    assert len(list((own_run / "figures").glob("*.csv"))) == 6
+    assert len(list((own_run / "figures").glob("*.csv"))) == 7

@@ -78,7 +78,8 @@ def test_nothing_is_fetched_and_no_script_runs(tiny_run):
 def test_the_verdict_comes_first_and_sections_in_order(tiny_run, tiny_view):
     text, tree = page_of(tiny_run)
     places = [text.index(f'id="{name}"') for name in (
-        "verdict", "takes", "rules", "figures", "findings", "ceilings", "traffic", "provenance"
+        "verdict", "takes", "rules", "batches", "figures", "findings", "ceilings", "traffic",
+        "provenance",
     )]  # fmt: skip
     assert places == sorted(places)
     assert tiny_view.verdict.sentence in tree.text
@@ -98,9 +99,9 @@ def test_one_row_a_rule_with_the_plans_numbers(tiny_run, tiny_view):
 
 def test_figures_have_captions_text_alternatives_and_data(tiny_run, tiny_view):
     text, tree = page_of(tiny_run)
-    assert len(tree.of("figure")) == len(tiny_view.figures) == 6
+    assert len(tree.of("figure")) == len(tiny_view.figures) == 7
     pictures = [attrs for attrs in tree.of("svg") if attrs.get("class") == "plot"]
-    assert len(pictures) == 6
+    assert len(pictures) == 7
     for attrs, figure in zip(pictures, tiny_view.figures, strict=True):
         assert attrs["role"] == "img"
         assert attrs["aria-label"] == figure.alt
@@ -108,7 +109,7 @@ def test_figures_have_captions_text_alternatives_and_data(tiny_run, tiny_view):
         assert f'href="figures/{figure.name}.csv"' in text
         assert (tiny_run / "figures" / f"{figure.name}.csv").exists()
         assert (tiny_run / "figures" / f"{figure.name}.svg").exists()
-    assert len(tree.of("figcaption")) == 6
+    assert len(tree.of("figcaption")) == 7
 
 
 def test_no_nan_or_infinity_is_shown(tiny_run, hostile_run):

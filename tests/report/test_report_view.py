@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from report_runs import LAYERS, LENGTHS, make_run
 
+from selfspec_cli.analysis.grid import base_batch
 from selfspec_cli.errors import PlanError, RunDirError, StorageError
 from selfspec_cli.report.figure_view import COSTS, MAP, MEASURED, POSITIONS
 from selfspec_cli.report.figure_view import LAYERS as BY_LAYER
@@ -17,8 +18,8 @@ from selfspec_cli.storage import read_table
 
 
 def test_map_equals_grid_csv_to_the_last_digit(tiny_view, tiny_run):
-    """The report prices only the roll-ups; they must be those of the whole grid."""
-    grid = read_table(tiny_run / "grid.csv")
+    """The report prices only the roll-ups; they must be those of the whole grid's base batch."""
+    grid = base_batch(read_table(tiny_run / "grid.csv"))
     pooled = grid.loc[grid["evidence"] == "all"].set_index(
         ["temperature", "exit_layer", "draft_length"]
     )
