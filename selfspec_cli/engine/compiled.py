@@ -16,7 +16,7 @@ from selfspec_cli.engine.families import Family
 from selfspec_cli.engine.kv_cache import KVCache
 from selfspec_cli.engine.layer_programs import LayerPrograms, Pass
 from selfspec_cli.engine.linear_kernel import KernelLinear, fits, kernel
-from selfspec_cli.engine.view import LayerView, Prepared
+from selfspec_cli.engine.view import SLIDING, LayerView, Prepared
 
 MAX_POSITIONS = 160
 """Rows × positions that programs serve; beyond, the library's own kernels are as fast."""
@@ -103,6 +103,13 @@ class CompiledView(LayerView):
             if tap is not None:
                 tap(index + 1, hidden)
         return hidden
+
+    def _needs_no_mask(self, kind: str, starts: Sequence[int], m: int) -> bool:
+        """A mask wherever there may be one: with and without would be two programs."""
+        rows = len(starts)
+        if rows * m <= MAX_POSITIONS and (rows > 1 or m > 1 or kind == SLIDING):
+            return False
+        return super()._needs_no_mask(kind, starts, m)
 
     def _passes(self, hidden: Tensor, prepared: Prepared, end: int) -> MappingProxyType[str, Pass]:
         """What the layers of each kind share in this pass; masks are made additive once."""

@@ -185,10 +185,9 @@ class LayerView:
 
     def _mask(self, kind: str, starts: Sequence[int], hidden: Tensor) -> Tensor | None:
         m, end = hidden.shape[1], max(starts) + hidden.shape[1]
-        level = min(starts) == max(starts)
         local = kind == SLIDING and self.window is not None and end > self.window
-        if level and not local and (m == 1 or (self._sdpa and starts[0] == 0)):
-            return None  # nothing to hide, or plain causal, which sdpa does by itself
+        if not local and self._needs_no_mask(kind, starts, m):
+            return None
         visible = (
             sliding_window_causal_mask_function(self.window) if local else causal_mask_function
         )
@@ -203,6 +202,11 @@ class LayerView:
             device=hidden.device,
             config=self.config,
         )
+
+    def _needs_no_mask(self, kind: str, starts: Sequence[int], m: int) -> bool:  # noqa: ARG002
+        """Whether there is nothing to hide, or plain causal order, which sdpa keeps by itself."""
+        level = min(starts) == max(starts)
+        return level and (m == 1 or (self._sdpa and starts[0] == 0))
 
     def head(self, hidden: Tensor) -> Tensor:
         """Final norm, head, divisor and softcap: [..., H] to float32 logits [..., V]."""
