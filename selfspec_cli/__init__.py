@@ -1,3 +1,3 @@
 """Decide, from real traffic, whether self-speculative decoding pays and with which (L, k)."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
