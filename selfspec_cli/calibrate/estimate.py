@@ -130,8 +130,8 @@ def _observe_seconds(
     forced = sum(job.budget for job in recorded)
     budgets = sorted((job.budget for job in rest), reverse=True)
     steps = sum(budgets[::rows])  # a batch lasts as long as its longest row
-    outputs = sum(job.budget for job in both)
-    return (prompts + forced) * probe.prefill + steps * probe.batch + outputs * probe.scored
+    scored = sum(job.budget * probe.scored[job.temperature == 0.0] for job in both)
+    return (prompts + forced) * probe.prefill + steps * probe.batch + scored
 
 
 def _cost_seconds(plan: CostPlan, probe: Probe) -> float:

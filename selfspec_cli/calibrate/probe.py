@@ -33,8 +33,8 @@ class Probe:
     """A prompt token."""
     batch: float
     """A plain step of all rows that are observed together."""
-    scored: float
-    """An output position at all exits."""
+    scored: Mapping[bool, float]
+    """An output position at all exits, by whether the law is greedy."""
     plain: Mapping[bool, float]
     """A token of plain decoding, by whether the law is greedy."""
     speculative: Mapping[bool, float]
@@ -70,11 +70,14 @@ def take_probe(
     for greedy, temperature in {t == 0.0: t for t in temperatures}.items():
         plain[greedy], speculative[greedy] = _decode(setting, short, plan, temperature, clock)
     block, whole_round = _cost_block(view, plan, clock)
+    scored = {
+        greedy: _scored(setting, short, plan, 0.0 if greedy else 0.7, clock) for greedy in plain
+    }
     with torch.inference_mode():
         return Probe(
             prefill=_prefill(view, longest, clock),
             batch=_batch_step(view, rows, longest, clock),
-            scored=_scored(setting, short, plan, clock),
+            scored=scored,
             plain=plain,
             speculative=speculative,
             block=block,
@@ -167,11 +170,17 @@ def _pass(view: LayerView, ids: torch.Tensor, cache: Any = None) -> None:
     view.head(hidden[:, -1])
 
 
-def _scored(setting: Setting, request: PreparedRequest, plan: CostPlan, clock: Clock) -> float:
+@torch.inference_mode()
+def _scored(
+    setting: Setting, request: PreparedRequest, plan: CostPlan, temperature: float, clock: Clock
+) -> float:
+    """Half of the exits agree: where one does not, greedy scoring is done with it sooner."""
     view = setting.loaded.view
-    laws = setting.laws(request, 0.7)
-    shape = (len(plan.exit_layers) + 1, POSITIONS, view.hidden_size)
+    laws = setting.laws(request, temperature)
+    num_exits = len(plan.exit_layers)
+    shape = (num_exits + 1, POSITIONS, view.hidden_size)
     states = torch.randn(shape, dtype=view.dtype, device=view.device)
+    states[num_exits // 2 :] = states[-1]
     tokens = [0] * POSITIONS
     score(view, states, tokens, [], laws)
     return clock.span(lambda: score(view, states, tokens, [], laws)) / POSITIONS
