@@ -19,7 +19,7 @@ Role = Literal["rule", "runner_up", "contrast"]
 Pair = tuple[int, int]
 """(exit layer, draft length)."""
 
-MIN_BUDGET_S = 180.0  # of confirmation by default
+MIN_BUDGET_S = 90.0  # of confirmation by default
 BUDGET_SHARE = 0.20  # of the run's time so far, where that is more
 HALF_RANGE = 0.5  # of L and of k: as far as a contrast lies from the chosen cell at least
 CELLS_PER_BASELINE = 3  # cells decoded between two plain runs of a path

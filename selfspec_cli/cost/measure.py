@@ -27,6 +27,7 @@ COLUMNS = (
 ENGINE = "eager"  # of a view that does not say which kernels it runs on
 MIN_SAMPLE_S = 2e-3  # shorter parts are repeated inside a sample and divided
 MAX_REPEATS = 1000
+STEADY_SAMPLE_S, MAX_PASSES = 40e-3, 3  # for parts that take longer than that
 _STEADY = 0.03  # two windows of plain steps this close: caches, clocks and allocators have settled
 _WINDOW, _MAX_WINDOWS = 5, 12
 
@@ -168,7 +169,7 @@ def warm_up(
             if not task.warmed_in(block):
                 continue
             seconds = sample(task, repeats[index], clock)
-            if block == 0 and seconds < 10 * MIN_SAMPLE_S:  # a first call may be slower than later
+            if block == 0 and seconds < STEADY_SAMPLE_S:  # a first call may be slower than later
                 repeats[index] = repeats_for(sample(task, 1, clock))
             tick()
     return repeats
@@ -184,10 +185,15 @@ def _settle(plain_steps: Sequence[Task], clock: Stopwatch) -> None:
 
 
 def repeats_for(seconds: float) -> int:
-    """Return how many calls of `seconds` each make a sample of at least 2 ms (at most 1,000)."""
+    """Return how many calls make a sample: of at least 2 ms, or up to three towards 40 ms.
+
+    Passes and rounds decide the totals, and a single one is as long as a hiccup of the machine.
+    """
     if seconds * MAX_REPEATS <= MIN_SAMPLE_S:
         return MAX_REPEATS
-    return max(1, -int(-MIN_SAMPLE_S // seconds))
+    if seconds >= MIN_SAMPLE_S:
+        return min(MAX_PASSES, max(1, -int(-STEADY_SAMPLE_S // seconds)))
+    return -int(-MIN_SAMPLE_S // seconds)
 
 
 def block_frame(

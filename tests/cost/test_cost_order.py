@@ -81,9 +81,21 @@ def test_every_block_runs_every_task_once_in_an_order_of_its_own() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "calls"),
-    [(1e-3, 2), (0.3e-3, 7), (2e-3, 1), (5.0, 1), (1e-9, 1000), (0.0, 1000)],
+    [
+        (1e-3, 2),
+        (0.3e-3, 7),
+        (2e-3, 3),
+        (15e-3, 3),
+        (25e-3, 2),
+        (40e-3, 1),
+        (5.0, 1),
+        (1e-9, 1000),
+        (0.0, 1000),
+    ],  # fmt: skip
 )
-def test_short_parts_are_repeated_to_two_milliseconds(seconds: float, calls: int) -> None:
+def test_parts_are_repeated_to_two_milliseconds_and_passes_thrice(
+    seconds: float, calls: int
+) -> None:
     assert repeats_for(seconds) == calls
     if calls < 1000:
         assert calls * seconds >= MIN_SAMPLE_S
