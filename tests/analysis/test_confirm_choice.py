@@ -166,7 +166,7 @@ def test_free_decodes_and_law_passes_count_above_temperature_zero():
 
 
 def test_the_default_budget_is_a_fifth_of_the_run_and_at_least_three_minutes():
-    assert auto_budget(10.0) == MIN_BUDGET_S == 180
+    assert auto_budget(10.0) == MIN_BUDGET_S == 90
     assert auto_budget(2000.0) == pytest.approx(400)
 
 

@@ -107,8 +107,8 @@ def test_rows_say_which_bucket_and_role_they_are_of(argv):
 def test_the_manifest_holds_cells_budget_and_proof(argv):
     _, run = argv
     facts = manifest(run)["stages"]["confirm"]
-    assert facts["budget_s"] == 180
-    assert 0 < facts["predicted_s"] < 180
+    assert facts["budget_s"] == 90
+    assert 0 < facts["predicted_s"] < 90
     assert facts["num_left_out"] == 0
     assert len(facts["cells"]) == 6
     proof = facts["exactness"]

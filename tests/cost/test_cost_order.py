@@ -91,7 +91,7 @@ def test_every_block_runs_every_task_once_in_an_order_of_its_own() -> None:
         (5.0, 1),
         (1e-9, 1000),
         (0.0, 1000),
-    ],  # fmt: skip
+    ],
 )
 def test_parts_are_repeated_to_two_milliseconds_and_passes_thrice(
     seconds: float, calls: int
