@@ -188,8 +188,13 @@ def median_and_worst_error(summary: pd.DataFrame) -> tuple[float, float]:
     return float(errors.median()), float(errors.max())
 
 
-def check_exact(confirm: pd.DataFrame) -> None:
+def check_exact(confirm: pd.DataFrame, file: str = "confirm.csv") -> None:
     """Refuse to go on where greedy output differed.
+
+    Args:
+        confirm: decodes with temperature, exit_layer, draft_length, path_id, exact, is_tie,
+            first_difference and top2_gap.
+        file: where people find all of them.
 
     Raises:
         ExactnessError: names the first such decode and how many there are.
@@ -204,7 +209,7 @@ def check_exact(confirm: pd.DataFrame) -> None:
             f"position {first['first_difference']:.0f} (top-2 gap {first['top2_gap']:.3g})",
             where=str(first["path_id"]),
             hint="This is a bug or an unsupported model; do not serve with it. "
-            "All differences are in confirm.csv.",
+            f"All differences are in {file}.",
         )
 
 

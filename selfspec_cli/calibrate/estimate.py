@@ -14,13 +14,16 @@ import psutil
 
 from selfspec_cli.analysis.confirm_choice import auto_budget
 from selfspec_cli.buckets import context_band
+from selfspec_cli.calibrate.batch_confirm_cells import BATCHES, BUDGET_SHARE, PLAIN_RUNS
+from selfspec_cli.calibrate.batch_confirm_cells import STAGE as BATCH_STAGE
+from selfspec_cli.calibrate.batch_confirm_cells import due as batches_due
 from selfspec_cli.calibrate.cost_stage import cost_plan
 from selfspec_cli.calibrate.finalist_stage import MAX_CELLS
 from selfspec_cli.calibrate.observe_stage import plan_paths
 from selfspec_cli.calibrate.probe import Probe, take_probe
 from selfspec_cli.calibrate.progress import Progress
 from selfspec_cli.calibrate.run import Prepared
-from selfspec_cli.config import ConfirmConfig
+from selfspec_cli.config import CalibrateConfig, ConfirmConfig
 from selfspec_cli.cost.bandwidth import position_bytes
 from selfspec_cli.cost.plan import CostPlan, ends_and_middle, prefill_blocks
 from selfspec_cli.engine.load import load_model
@@ -32,7 +35,7 @@ from selfspec_cli.replay.stretches import STATE_BYTES
 
 SHOWN_CHARACTERS = 1200  # of the first request
 FINALIST_CHANCE = 0.25  # that parts do not add up: rare on a quiet machine, usual on a busy one
-PLAIN_RUNS = 2  # of a path that up to three cells are confirmed on
+BASELINES = 2  # plain runs of a path that up to three cells are confirmed on
 WALK_SECONDS_A_ROW = 2e-4  # pricing, buckets and intervals of one (path, L, k), pandas and numpy
 PLAN_SECONDS_A_ROW = 2.5e-4  # evidence and sampled walks, before and after confirmation
 ANALYSIS_SECONDS = 0.4  # of walk, and of plan, however few rows: resampled costs
@@ -102,6 +105,9 @@ def estimate(prepared: Prepared, progress: Progress) -> Estimate:
         spent = seconds["observe"] + seconds["cost"]
         limit = auto_budget(spent) if budget == "auto" else float(budget)
         seconds["confirm"] = min(seconds["confirm"], limit)
+        if batches_due(config):
+            needed = _batch_seconds(config, probe, jobs)
+            seconds[BATCH_STAGE] = min(needed, BUDGET_SHARE * limit)
     return Estimate(
         num_requests=len(requests),
         num_paths=len(jobs),
@@ -162,8 +168,21 @@ def _confirm_seconds(prepared: Prepared, probe: Probe, jobs: Sequence[PathJob]) 
     tokens = fmean(_confirm_tokens(confirm, bucket) for bucket in largest) * confirm.repeats
     greedy = {job.temperature for job in jobs} == {0.0}
     decodes = cells * (1 if greedy else 2) * probe.speculative[greedy]
-    plain = min(cells, len(own)) * PLAIN_RUNS * probe.plain[greedy]
+    plain = min(cells, len(own)) * BASELINES * probe.plain[greedy]
     return tokens * (decodes + plain)
+
+
+def _batch_seconds(config: CalibrateConfig, probe: Probe, jobs: Sequence[PathJob]) -> float:
+    """One cell a temperature at every size, both schedules: plain steps and about as long rounds.
+
+    A step of other rows than those observed together is taken to grow with them.
+    """
+    temperatures = {job.temperature for job in jobs}
+    paths = len(jobs) / len(temperatures)
+    runs = 2 * (PLAIN_RUNS + 1) * config.confirm.repeats
+    steps = runs * fmean(job.budget for job in jobs) * probe.batch / config.observe_batch
+    rows = sum(min(BATCHES * size, paths) for size in config.batch_sizes if 1 < size <= paths)
+    return len(temperatures) * rows * steps
 
 
 def _by_bucket(prepared: Prepared, jobs: Sequence[PathJob]) -> list[list[PathJob]]:

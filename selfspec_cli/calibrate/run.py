@@ -10,6 +10,9 @@ from typing import Any
 import pandas as pd
 
 from selfspec_cli.analysis.costs import Costs, price
+from selfspec_cli.calibrate.batch_confirm_cells import STAGE as BATCH_STAGE
+from selfspec_cli.calibrate.batch_confirm_cells import due as batches_due
+from selfspec_cli.calibrate.batch_confirm_stage import run_confirm_batch
 from selfspec_cli.calibrate.confirm_cells import rule_cells
 from selfspec_cli.calibrate.confirm_stage import Subject, run_confirm
 from selfspec_cli.calibrate.cost_stage import cost_plan, run_cost
@@ -159,7 +162,7 @@ def calibrate(prepared: Prepared, progress: Progress, argv: Sequence[str] = ()) 
     with _status(run):
         outcome = _stages(prepared, loaded, progress)
         if not prepared.config.include_text:  # shards hold token ids, and are not needed any more
-            for stage in ("observe", "confirm", "sweep"):
+            for stage in ("observe", "confirm", BATCH_STAGE, "sweep"):
                 run.clear_shards(stage)
     return outcome
 
@@ -197,6 +200,8 @@ def _decoded(prepared: Prepared) -> bool:
     """Whether nothing is left to decode or to time."""
     run = prepared.run
     stages = {"observe", "cost", _last_stage(prepared.config)} - {"walk"}
+    if batches_due(prepared.config):
+        stages.add(BATCH_STAGE)
     # A run that ended in an error, or before its shards were cleared, has all stages but no end.
     ended = run.resumed and run.manifest.get("status") == "done"
     return ended and all(run.stage_done(stage) for stage in stages)
@@ -275,6 +280,8 @@ def _stages(prepared: Prepared, loaded: LoadedModel, progress: Progress) -> Outc
             exit_layers=observed,
         )
         confirm = run_confirm(run, config, setting, costs, subject, progress)
+        if batches_due(config):
+            run_confirm_batch(run, config, setting, costs, subject, progress)
     tables = _Tables(walk=walk, grid=grid, confirm=confirm, sweep=sweep)
     return _outcome(prepared, costs, tables, finish_plan(run, *drafted, confirm))
 

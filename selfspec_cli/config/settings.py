@@ -85,7 +85,8 @@ class ConfirmConfig(_Section):
     budget_s: Count | Literal["auto"] = Field(
         default="auto",
         description="Seconds that confirmation may take; auto: the larger of 20 % of the run "
-        "and 180. Cells that do not fit stay unconfirmed.",
+        "and 90. Cells that do not fit stay unconfirmed. Decoding in batches, where batch sizes "
+        "above 1 are priced, gets half as much again.",
     )
     min_tokens: Count = Field(
         default=32,

@@ -61,8 +61,12 @@ class MeasuredCell:
 
         Raises:
             StorageError: confirm.csv is torn.
-            ExactnessError: its decodes differed from plain decoding: no plan may rest on this run.
+            ExactnessError: its decodes, or those in batches, differed from plain decoding: no plan
+                may rest on this run.
         """
+        batches = run.artefact("confirm_batch.csv")
+        if batches.exists():
+            check_exact(read_table(batches), batches.name)
         path = run.artefact("confirm.csv")
         if not path.exists():
             return []
