@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -144,7 +145,7 @@ class LayerPrograms:
             output: Tensor = functional_call(template, state, (hidden,), arguments)
             return output
 
-        os.environ.setdefault(CACHE_VARIABLE, str(cache_folder() / "compiled"))
+        _keep_programs()
         with torch.no_grad():
             graph = make_fx(layer, tracing_mode="symbolic")(*inputs)
             program: Program = torch._inductor.standalone_compile(
@@ -154,6 +155,17 @@ class LayerPrograms:
                 options={"config_patches": OPTIONS},
             )
         return program
+
+
+def _keep_programs() -> None:
+    """Let the compiler keep programs in the user's cache folder, unless told where.
+
+    Its own choice, a temporary folder that a restart empties, stands in the variable as soon as
+    its modules are imported.
+    """
+    own = default_cache_dir()
+    if os.environ.get(CACHE_VARIABLE, own) == own:
+        os.environ[CACHE_VARIABLE] = str(cache_folder() / "compiled")
 
 
 def _state(layer: nn.Module) -> dict[str, Tensor]:
