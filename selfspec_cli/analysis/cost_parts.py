@@ -1,6 +1,6 @@
 """Timed parts of a round by block: reading cost.csv rows into tables of mean seconds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,18 @@ _CELL = ["part", "exit_layer", "positions", "context"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Layout:
+    """Where the cells of one part lie in its table; the same for every draw of blocks."""
+
+    chosen: Ints  # cells of the part
+    divisor: Floats  # layers in a chain, else 1
+    positions: Ints  # [M]
+    contexts: Floats  # [C]; empty where the part does not depend on the context
+    place: tuple[Ints, Ints]  # row and column of each cell
+    shape: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartSamples:
     """Mean seconds of every timed cell in every complete block.
 
@@ -35,6 +47,8 @@ class PartSamples:
     """Labels of the columns; a label repeats when blocks were drawn with replacement."""
     num_dropped_blocks: int
     """Incomplete blocks left out, for example the last one of an interrupted run."""
+    _layouts: dict[str, _Layout] = field(default_factory=dict, repr=False)
+    """Filled as parts are asked for, and shared by all draws of these cells."""
 
     def take(self, order: Ints) -> "PartSamples":
         """Return the samples of the blocks at these column numbers, all parts together."""
@@ -43,7 +57,18 @@ class PartSamples:
             seconds=self.seconds[:, order],
             blocks=tuple(self.blocks[i] for i in order),
             num_dropped_blocks=self.num_dropped_blocks,
+            _layouts=self._layouts,
         )
+
+    def layout(self, part: str) -> _Layout:
+        """Return where a part's cells lie; a part that was not timed has none.
+
+        Raises:
+            StorageError: a chain does not say how many layers it has.
+        """
+        if part not in self._layouts:
+            self._layouts[part] = _layout(self.cells, part)
+        return self._layouts[part]
 
     def relative_spread(self) -> Floats:
         """Return standard deviation over blocks / mean, per cell; NaN with fewer than 2 blocks."""
@@ -170,24 +195,36 @@ def part_table(samples: PartSamples, part: str) -> PartTable:
     Raises:
         StorageError: the part was not timed, or not at every (positions, context).
     """
-    chosen = np.flatnonzero(samples.cells["part"].to_numpy() == part)
-    if len(chosen) == 0:
+    layout = samples.layout(part)
+    if len(layout.chosen) == 0:
         raise StorageError(f"the part {part} was not timed", where="cost.csv")
-    seconds = samples.seconds[chosen].mean(axis=1)
+    table = np.full(layout.shape, np.nan)
+    table[layout.place] = samples.seconds[layout.chosen].mean(axis=1) / layout.divisor
+    if np.isnan(table).any():
+        raise StorageError(f"{part} was not timed at every (positions, context)", where="cost.csv")
+    return PartTable(part=part, positions=layout.positions, contexts=layout.contexts, seconds=table)
+
+
+def _layout(cells: pd.DataFrame, part: str) -> _Layout:
+    chosen = np.flatnonzero(cells["part"].to_numpy() == part)
+    divisor = np.ones(len(chosen))
     if part.startswith("layers/"):
-        seconds = seconds / _chain_lengths(samples, part, chosen)
+        divisor = _chain_lengths(cells, part, chosen)
     # Unset positions mean one position; -1 marks what holds at any context.
-    positions = np.maximum(samples.cells["positions"].to_numpy(dtype=np.int64)[chosen], 1)
-    contexts = np.nan_to_num(samples.cells["context"].to_numpy(dtype=np.float64)[chosen], nan=-1.0)
+    positions = np.maximum(cells["positions"].to_numpy(dtype=np.int64)[chosen], 1)
+    contexts = np.nan_to_num(cells["context"].to_numpy(dtype=np.float64)[chosen], nan=-1.0)
     if part in CONTEXT_FREE and len(np.unique(contexts)) == 1:
         contexts = np.full(len(contexts), -1.0)
     rows, at_row = np.unique(positions, return_inverse=True)
     columns, at_column = np.unique(contexts, return_inverse=True)
-    table = np.full((len(rows), len(columns)), np.nan)
-    table[at_row, at_column] = seconds
-    if np.isnan(table).any():
-        raise StorageError(f"{part} was not timed at every (positions, context)", where="cost.csv")
-    return PartTable(part=part, positions=rows, contexts=columns[columns >= 0], seconds=table)
+    return _Layout(
+        chosen=chosen,
+        divisor=divisor,
+        positions=rows,
+        contexts=columns[columns >= 0],
+        place=(at_row, at_column),
+        shape=(len(rows), len(columns)),
+    )
 
 
 def prefill_curve(rows: pd.DataFrame) -> tuple[Floats, Floats] | None:
@@ -215,8 +252,8 @@ def _check_seconds(rows: pd.DataFrame) -> None:
         raise StorageError("a time is not a positive number of seconds", where="cost.csv")
 
 
-def _chain_lengths(samples: PartSamples, part: str, chosen: Ints) -> Floats:
-    lengths = samples.cells["exit_layer"].to_numpy(dtype=np.float64)[chosen]
+def _chain_lengths(cells: pd.DataFrame, part: str, chosen: Ints) -> Floats:
+    lengths = cells["exit_layer"].to_numpy(dtype=np.float64)[chosen]
     if (lengths < 1).any():
         raise StorageError(f"{part} does not say how many layers were timed", where="cost.csv")
     return lengths
