@@ -113,7 +113,7 @@ def _decode_all(
                 paths = confirm_paths(subject.shards, subject.requests, cell.path_ids, layers)
                 by_rows = BatchCosts(surfaces=costs.of_law(cell.law))
                 rows = [
-                    _decode_once(setting, paths, (cell, schedule), by_rows, repeat)
+                    decode_cell(setting, paths, (cell, schedule), by_rows, repeat)
                     for repeat in range(config.confirm.repeats)
                 ]
                 write_table(with_speedups(pd.DataFrame(rows)), shard)
@@ -122,14 +122,25 @@ def _decode_all(
     return pd.concat(frames, ignore_index=True) if frames else None
 
 
-def _decode_once(
+def decode_cell(
     setting: Setting,
     paths: Sequence[ConfirmPath],
     how: tuple[BatchCell, Schedule],
     costs: BatchCosts,
     repeat: int,
 ) -> dict[str, Any]:
-    """Plain, the cell, plain again, all in the same batches."""
+    """Decode paths plainly, with the cell, and plainly again, all in the same batches.
+
+    Args:
+        setting: model and choices.
+        paths: in the order that makes the batches.
+        how: the cell with its prediction, and the schedule to run it in.
+        costs: of the paths' law, to price the passes that happen.
+        repeat: each has coins of its own.
+
+    Returns:
+        A row of confirm_batch.csv but for its speedups (`with_speedups`).
+    """
     cell, schedule = how
     pair = Cell(*cell.cell)
 
