@@ -107,7 +107,7 @@ def fit_correction(surface: CostSurface, rounds: pd.DataFrame) -> CostFit:
     mode: Mode = "parts"
     error = plain
     if plain is not None and plain > MAX_COST_MODEL_ERROR:
-        fitted = _fit_scale_offset(parts[~held], measured[~held])
+        fitted = _fit_scale_offset(parts[~held], measured[~held], _cheapest(surface))
         tried = _median_error(fitted[0] * parts[held] + fitted[1], measured[held])
         if tried is not None and tried < plain:
             (scale, offset), error = fitted, tried
@@ -158,8 +158,19 @@ def _median_error(predicted: Floats, measured: Floats) -> float | None:
     return float(np.median(np.abs(predicted / measured - 1.0)))
 
 
-def _fit_scale_offset(parts: Floats, measured: Floats) -> tuple[float, float]:
-    """Least squares of the relative error; without enough rounds, or a scale <= 0, scale only."""
+def _cheapest(surface: CostSurface) -> float:
+    """Seconds of the cheapest round that drafts, by its parts, over all L, k and contexts."""
+    layers = np.arange(1, surface.num_layers + 1)
+    lengths = np.arange(1, surface.max_draft_length + 1)[:, None]
+    return float(surface.round_seconds(layers, lengths, surface.context_range).min())
+
+
+def _fit_scale_offset(parts: Floats, measured: Floats, cheapest: float) -> tuple[float, float]:
+    """Least squares of the relative error; scale only without enough rounds or a believable line.
+
+    A scale <= 0, or an offset that takes more than half of the cheapest round away, comes from
+    timings that do not belong together; rounds elsewhere might then cost less than nothing.
+    """
     if len(measured) == 0:
         return 1.0, 0.0
     relative = parts / measured
@@ -168,8 +179,9 @@ def _fit_scale_offset(parts: Floats, measured: Floats) -> tuple[float, float]:
         # Columns differ by orders of magnitude (1 and 1/s); scaled to keep the solve well posed.
         size = np.abs(design).max(axis=0)
         solution = np.linalg.lstsq(design / size, np.ones(len(measured)), rcond=None)[0] / size
-        if solution[0] > 0.0:
-            return float(solution[0]), float(solution[1])
+        scale, offset = float(solution[0]), float(solution[1])
+        if scale > 0.0 and -offset <= 0.5 * scale * cheapest:
+            return scale, offset
     return float(relative.sum() / (relative**2).sum()), 0.0
 
 

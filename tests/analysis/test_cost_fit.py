@@ -55,6 +55,19 @@ def test_fit_recovers_scale_and_offset():
     assert np.allclose(surface.round_seconds([4], 5, 100), 1.3 * plain + 2.0)
 
 
+def test_no_correction_makes_a_round_cost_less_than_nothing():
+    """Long rounds that a jolt made slower: the line through them is below 0 for short ones."""
+    long = [(layer, 8, c) for layer in (2, 3, 5) for c in (16, 512)]
+    rows = measured_rounds(lambda s, i: 3.0 * s - 40.0, cells=long)
+    assert rows["seconds"].min() > 0, "the premise: what was timed is positive"
+    surface = make_surface()
+    assert (surface.corrected(3.0, -40.0).round_seconds([1], 1, 16) < 0).all(), "the premise"
+    fit = fit_correction(surface, rows)
+    cheapest = fit.apply(surface).round_seconds(np.arange(1, 7), np.arange(1, 9)[:, None], 16).min()
+    assert cheapest > 0, f"{cheapest:.3f} s with scale {fit.scale:.2f}, offset {fit.offset:.2f} s"
+    assert fit.offset == 0.0
+
+
 def test_correction_leaves_plain_steps_alone():
     surface = make_surface().corrected(1.3, 2.0)
     assert float(surface.ar_seconds(100)) == float(make_surface().ar_seconds(100))
