@@ -40,10 +40,10 @@ from selfspec_cli.storage import read_table, write_table
 
 LAYERS = "9,12,15,20,24"
 ALONE = ((9, 2), (12, 6), (15, 4), (15, 8), (20, 3), (24, 5))  # (L, k) on short and long prompts
-SAMPLED = ((12, 3), (15, 4), (20, 6))  # at T = 0.7, short prompts, each path twice
+SAMPLED = ((12, 3), (15, 4), (20, 6))  # at T = 0.7, short prompts
 BATCHED = ((4, (15, 4)), (8, (15, 3)), (8, (20, 2)))  # (B, (L, k)), both schedules, short prompts
 SHORT, LONG = (40, 600), (1400, 3000)  # characters of a request
-NUM_LONG, PATHS, ROWS = 4, 4, 3  # long requests; paths of a cell alone; paths a row of a batch
+NUM_LONG, PATHS, ROWS = 4, 4, 2  # long requests; paths of a cell alone; paths a row of a batch
 TEMPERATURE = 0.7
 
 
@@ -76,7 +76,7 @@ def main() -> None:
 
 def work(given: argparse.Namespace, sitting: Sitting) -> None:
     """Finish one model after the other, then the table."""
-    trace = write_trace(given.out / "trace.jsonl", 3 * max(batch for batch, _ in BATCHED) + 2)
+    trace = write_trace(given.out / "trace.jsonl", ROWS * max(batch for batch, _ in BATCHED) + 2)
     for label, model in (one.split("=", 1) for one in given.models):
         done = given.out / f"{label}.parquet"
         if not done.exists():
@@ -263,12 +263,11 @@ def alone(
     """Ratio of sums over paths, each decoded with all cells of its kind, interleaved."""
     wanted = SAMPLED if one.temperature > 0 else ALONE
     cells = [Cell(*cell) for cell in wanted]
-    repeats = 2 if one.temperature > 0 else 1
     frames = []
     for path in paths:
 
         def decoded(path: ConfirmPath = path) -> pd.DataFrame:
-            return pd.DataFrame(confirm_path(stage.setting, path, cells, repeats))
+            return pd.DataFrame(confirm_path(stage.setting, path, cells))
 
         table = stage.table(("alone", path.path_id, cells), decoded, sitting)
         check_exact(table)
@@ -277,7 +276,7 @@ def alone(
     rows = pd.concat(frames)
     priced = price_rounds(stage, one, rows)
     measured = float(rows["ar_seconds"].sum() / rows["seconds"].sum())
-    plain = float(rows_of(stage, one)["ar_seconds"].sum()) * rows["repeat"].nunique()
+    plain = float(rows_of(stage, one)["ar_seconds"].sum())
     return {"measured": measured, "cost_error": plain / priced / measured - 1}
 
 
