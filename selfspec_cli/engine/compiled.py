@@ -7,6 +7,7 @@ and whatever no program serves runs the library's layers, over the same weights 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,10 @@ from torch import Tensor, nn
 from selfspec_cli.engine.attention import additive, use_packed_attention
 from selfspec_cli.engine.families import Family
 from selfspec_cli.engine.kv_cache import KVCache
-from selfspec_cli.engine.layer_programs import LayerPrograms, Pass
-from selfspec_cli.engine.linear_kernel import KernelLinear, fits, kernel
+from selfspec_cli.engine.layer_programs import LayerPrograms, Pass, Program
+from selfspec_cli.engine.linear_kernel import KernelLinear, fits, kernel, why_no_kernel
 from selfspec_cli.engine.view import SLIDING, LayerView, Prepared
+from selfspec_cli.errors import ModelError
 
 MAX_POSITIONS = 160
 """Rows × positions that programs serve; beyond, the library's own kernels are as fast."""
@@ -39,22 +41,49 @@ class Installation:
 
 
 def install(model: nn.Module) -> Installation:
-    """Put the linear kernel and packed attention into a model, in place; weights are shared."""
-    attention = model.config._attn_implementation  # type: ignore[union-attr]
-    done = Installation(model=model, replaced=[], attention=attention)  # type: ignore[arg-type]
+    """Put the linear kernel and packed attention into a model, in place; weights are shared.
+
+    Where it fails the model is as before.
+    """
+    config: Any = model.config
+    done = Installation(model=model, replaced=[], attention=config._attn_implementation)
+    kernel()  # compiled here and not inside a timed step
     found = [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
         if fits(child)
     ]
-    for parent, name, child in found:
-        setattr(parent, name, KernelLinear(child))  # type: ignore[arg-type]
-        done.replaced.append((parent, name, child))
-    use_packed_attention(model.config)
-    if found:
-        kernel()  # compiled here and not inside a timed step
+    try:
+        for parent, name, child in found:
+            setattr(parent, name, KernelLinear(child))  # type: ignore[arg-type]
+            done.replaced.append((parent, name, child))
+        use_packed_attention(config)
+    except BaseException:
+        done.undo()
+        raise
     return done
+
+
+class KernelView(LayerView):
+    """A view of the library's layers over the linear kernel and packed attention.
+
+    Args:
+        model: prepared by `install`.
+        family: its table entry.
+
+    Raises:
+        ModelError: there is no kernel here, or no layer it could serve.
+    """
+
+    engine = "linear_kernel"
+
+    def __init__(self, model: nn.Module, family: Family) -> None:
+        if kernel() is None:
+            raise ModelError(why_no_kernel())
+        if not any(isinstance(module, KernelLinear) for module in model.modules()):
+            raise ModelError("the model has no float32 linear layers")
+        super().__init__(model, family)
 
 
 class CompiledView(LayerView):
@@ -84,25 +113,51 @@ class CompiledView(LayerView):
         tap: Callable[[int, Tensor], None] | None = None,
     ) -> Tensor:
         """As `LayerView.chain`, and with the same result within float rounding."""
-        rows, m = hidden.shape[:2]
-        buffers = [(cache.keys[i], cache.values[i]) for i in indices]
-        unwritten = any(keys is None for keys, _ in buffers)
-        if rows * m > MAX_POSITIONS or not buffers or unwritten:
+        served = self._served(hidden, cache, indices, prepared)
+        if not served:
             return super().chain(hidden, cache, indices, prepared, tap)
-        starts = cache.lengths[indices[0]]
-        end = max(starts) + m
-        if end > cache.capacity:
-            raise IndexError(f"KV cache of {cache.capacity} positions asked to hold {end}")
-        passes = self._passes(hidden, prepared, end)
-        hidden = hidden.contiguous()
-        written = [start + m for start in starts]
-        for index, (keys, values) in zip(indices, buffers, strict=True):
-            one = passes[self.layer_kinds[index]]
-            hidden = self._programs.call(index, hidden, keys, values, one)  # type: ignore[arg-type]
+        hidden, m = hidden.contiguous(), hidden.shape[1]
+        written = [start + m for start in cache.lengths[indices[0]]]
+        for index in indices:
+            program, shared = served[self.layer_kinds[index]]
+            own: Any = (cache.keys[index], cache.values[index])
+            hidden = self._programs.call(program, index, hidden, *own, *shared)
             cache.lengths[index] = list(written)
             if tap is not None:
                 tap(index + 1, hidden)
         return hidden
+
+    def _served(
+        self, hidden: Tensor, cache: KVCache, indices: Sequence[int], prepared: Prepared
+    ) -> dict[str, tuple[Program, list[Tensor]]]:
+        """Program and shared inputs by kind; empty where the library's layers run the pass.
+
+        Raises:
+            IndexError: the cache is too short, as `KVCache.update` says it.
+        """
+        rows, m = hidden.shape[:2]
+        buffers = {self.layer_kinds[i]: cache.keys[i] for i in indices}
+        unwritten = any(cache.keys[i] is None for i in indices)
+        if rows * m > MAX_POSITIONS or unwritten or not buffers:
+            return {}
+        end = max(cache.lengths[indices[0]]) + m
+        if end > cache.capacity:
+            raise IndexError(f"KV cache of {cache.capacity} positions asked to hold {end}")
+        passes = self._passes(hidden, prepared, end)
+        found = {}
+        for kind, keys in buffers.items():
+            program = self._programs.of(kind, hidden, keys, passes[kind])  # type: ignore[arg-type]
+            if program is None:
+                return {}
+            found[kind] = (program, passes[kind].tensors())
+        return found
+
+    def seal(self) -> None:
+        """Compile nothing from here on, so that no compilation falls into a timing.
+
+        Passes of a shape that was not run until now are those of the library's layers.
+        """
+        self._programs.seal()
 
     def _needs_no_mask(self, kind: str, starts: Sequence[int], m: int) -> bool:
         """A mask wherever there may be one: with and without would be two programs."""

@@ -112,24 +112,37 @@ class LayerPrograms:
             _ordered(layer, self._names[kind], self._template[kind])
             for layer, kind in zip(layers, kinds, strict=True)
         ]
-        self._kinds = kinds
+        self._kinds = tuple(kinds)
         self._programs: dict[tuple[object, ...], Program] = {}
+        self._sealed = False
 
-    def call(self, index: int, hidden: Tensor, keys: Tensor, values: Tensor, one: Pass) -> Tensor:
-        """Run layer `index` over [B, m, H], writing into keys and values [rows, heads, S', D]."""
-        key = (self._kinds[index], hidden.shape[0] > 1, hidden.shape[1] > 1, one.mask is not None)
-        program = self._programs.get(key)
-        if program is None:
-            program = self._programs[key] = self._compile(index, key, hidden, keys, one)
-        output = program(hidden, keys, values, *one.tensors(), *self._states[index])
-        return output[0] if isinstance(output, list | tuple) else output
+    def seal(self) -> None:
+        """Compile nothing from here on: what was not tried is left to the eager layers."""
+        self._sealed = True
 
-    def _compile(
-        self, index: int, key: tuple[object, ...], hidden: Tensor, keys: Tensor, one: Pass
-    ) -> Program:
+    def of(self, kind: str, hidden: Tensor, keys: Tensor, one: Pass) -> Program | None:
+        """Return the program for a pass over [B, m, H]; None where there is none and none is made.
+
+        Args:
+            kind: of the layers.
+            hidden: what goes into the first of them.
+            keys: of one of them, [rows, heads, S', D].
+            one: what the pass gives to layers of the kind.
+        """
+        key = (kind, hidden.shape[0] > 1, hidden.shape[1] > 1, one.mask is not None)
+        if key not in self._programs and not self._sealed:
+            self._programs[key] = self._compile(kind, hidden, keys, one)
+        return self._programs.get(key)
+
+    def call(self, program: Program, index: int, *tensors: Tensor) -> Tensor:
+        """Run layer `index`; `tensors` are states, keys, values and those of its `Pass`."""
+        output = program(*tensors, *self._states[index])
+        found: Tensor = output[0] if isinstance(output, list | tuple) else output
+        return found
+
+    def _compile(self, kind: str, hidden: Tensor, keys: Tensor, one: Pass) -> Program:
         self._told()
-        kind = str(key[0])
-        inputs = _trace_inputs(hidden, keys, one, self._states[index])
+        inputs = _trace_inputs(hidden, keys, one, self._states[self._kinds.index(kind)])
         template, names, argument = self._template[kind], self._names[kind], self._argument
         has_rotary, has_mask = one.rotary is not None, one.mask is not None
 
@@ -148,6 +161,7 @@ class LayerPrograms:
         _keep_programs()
         with torch.no_grad():
             graph = make_fx(layer, tracing_mode="symbolic")(*inputs)
+            _check_open(inputs)
             program: Program = torch._inductor.standalone_compile(
                 graph,
                 list(inputs),
@@ -199,6 +213,18 @@ def _trace_inputs(hidden: Tensor, keys: Tensor, one: Pass, state: Sequence[Tenso
     return [_open(mode, *shape) for shape in shapes] + [
         mode.from_tensor(t, static_shapes=True) for t in state
     ]
+
+
+def _check_open(inputs: Sequence[Tensor]) -> None:
+    """Refuse a trace that holds for the sizes it was made with only.
+
+    Raises:
+        ModelError: the layer's code fixed an open size.
+    """
+    for at, tensor in enumerate(inputs):
+        for size in tensor.shape:
+            if isinstance(size, torch.SymInt) and size.node.expr.is_number:
+                raise ModelError(f"layers fix a size of input {at} to {size.node.expr}")
 
 
 def _open(
