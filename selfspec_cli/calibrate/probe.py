@@ -161,6 +161,7 @@ def _batch_step(view: LayerView, rows: int, context: int, clock: Clock) -> float
     _pass(view, torch.zeros(rows, context, dtype=torch.long, device=view.device), cache)
     token = torch.zeros(rows, 1, dtype=torch.long, device=view.device)
     _pass(view, token, cache)
+    view.ready(cache, range(view.num_layers), 1, context + STEPS)
     return clock.span(lambda: _pass(view, token, cache), STEPS) / STEPS
 
 

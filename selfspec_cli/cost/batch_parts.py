@@ -163,6 +163,7 @@ class BatchScene:
                 part="prep", positions=m, context=self.context, batch=self.batch, step=prepare
             )
             for kind, indices in layers_by_kind(self.view).items():
+                self.view.ready(self.cache, indices, m)
                 yield Task(
                     part=f"layers/{kind}",
                     exit_layer=len(indices),

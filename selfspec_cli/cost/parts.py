@@ -154,6 +154,7 @@ def pass_tasks(scene: Scene) -> Iterator[Task]:
         prepare = partial(view.prepare, hidden, [scene.context])
         yield Task(part="prep", positions=m, context=scene.context, step=prepare)
         for kind, indices in kinds.items():
+            view.ready(cache, indices, m)
             # All distinct layers in turn: a single one in a loop would sit in the cache.
             yield Task(
                 part=f"layers/{kind}",

@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from selfspec_cli.engine.decoder import PREFILL_CHUNK, Job, extend, finish_of, round_of
+from selfspec_cli.engine.decoder import (
+    PREFILL_CHUNK,
+    Job,
+    extend,
+    finish_of,
+    passes_of,
+    round_of,
+)
 from selfspec_cli.engine.limits import check_fits
 from selfspec_cli.engine.policies import Policy
 from selfspec_cli.engine.row_policies import choose_rows, propose_rows, settle_rows
@@ -156,6 +163,19 @@ class BatchDecoder:
         )
         counts = zip(lengths, kept, committed, contexts, strict=True)
         return {job: round_of(*own) for job, own in zip(running, counts, strict=True)}
+
+    @torch.inference_mode()
+    def ready(self, exit_layer: int = 0, draft_length: int = 0) -> None:
+        """Let the view prepare all that the jobs running now may take; timing calls it before.
+
+        Args:
+            exit_layer: of the rounds.
+            draft_length: of the rounds, 0 for plain decoding.
+        """
+        ends = [len(self.jobs[job].prompt) + self.jobs[job].budget for job in self._gather()]
+        for layers, positions in passes_of(self.view.num_layers, exit_layer, draft_length):
+            if ends:
+                self.view.ready(self.cache, layers, positions, max(ends))
 
     def rewind(self, num_output: int) -> None:
         """Take every job back to its first `num_output` tokens, at least one; nothing is copied.

@@ -84,6 +84,17 @@ class Decoder:
         self._roll_back()
         return round_of(k, a, committed, context)
 
+    def ready(self, exit_layer: int = 0, draft_length: int = 0) -> None:
+        """Let the view prepare all that the rest of a decode takes; timing calls it before.
+
+        Args:
+            exit_layer: of the rounds.
+            draft_length: of the rounds, 0 for plain decoding.
+        """
+        end = len(self.job.prompt) + self.job.budget
+        for layers, positions in passes_of(self.view.num_layers, exit_layer, draft_length):
+            self.view.ready(self.cache, layers, positions, end)
+
     def _draft(self, exit_layer: int, k: int) -> list[int]:
         drafted: list[int] = []
         token = self.output[-1]
@@ -128,6 +139,18 @@ class Decoder:
         """
         count, self.finish = extend(self.job, self.output, tokens)
         return count
+
+
+def passes_of(num_layers: int, exit_layer: int, draft_length: int) -> list[tuple[range, int]]:
+    """Layers and positions of the passes after the prompt; of plain decoding at draft length 0.
+
+    A round with nothing left to draft is a plain step.
+    """
+    plain = (range(num_layers), 1)
+    if draft_length == 0:
+        return [plain]
+    deep = (range(exit_layer, num_layers), draft_length + 1)
+    return [plain, (range(exit_layer), 1), deep]
 
 
 def extend(job: Job, output: list[int], tokens: Sequence[int]) -> tuple[int, Finish | None]:

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from selfspec_cli.engine.demo import demo_model_folder
+from selfspec_cli.engine.dtypes import check_dtype
 from selfspec_cli.engine.engines import Engine, choose_engine
 from selfspec_cli.engine.families import COMPOSITE, family_of
 from selfspec_cli.engine.limits import limit_notice
@@ -181,13 +182,16 @@ def load_model(
         told: called before each layer program that is compiled; seconds each.
 
     Raises:
-        ModelError: weights cannot be loaded, or the quantisation is not supported here.
+        ModelError: weights cannot be loaded, or the quantisation or the dtype is not supported
+            here.
         FamilyError: the family is not in the table.
         SelfCheckError: the view does not reproduce the library's forward pass.
     """
     config = read_config(options)
     model = _load_weights(options, config)
     view = LayerView(model, family_of(config.model_type))
+    if view.device.type != "meta":  # what was offloaded runs elsewhere
+        check_dtype(view.dtype, view.device)
     error = check_view(view, exit_layers)
     chosen = choose_engine(view, options.engine, rows=options.rows, told=told)
     return LoadedModel(

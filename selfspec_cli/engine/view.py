@@ -4,7 +4,7 @@ No forward code of any family is rewritten: the layers are the model's own modul
 masks from the library's mask functions and tables from its rotary module.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -165,12 +165,30 @@ class LayerView:
 
     def prepare(self, hidden: Tensor, starts: Sequence[int]) -> Prepared:
         """Masks by kind and the arguments all layers share, for [B, m, H] written at `starts`."""
-        m = hidden.shape[1]
-        positions = self._positions(starts, m)
+        masks = {kind: self._mask(kind, starts, hidden) for kind in set(self.layer_kinds)}
+        return self._prepared(hidden, self._positions(starts, hidden.shape[1]), masks)
+
+    def ready(
+        self, cache: KVCache, indices: Sequence[int], positions: int, end: int | None = None
+    ) -> None:
+        """Get ready for passes of layers `indices` over `positions` of every row; here, nothing.
+
+        Called before a clock runs, so that no preparation falls into a timing.
+
+        Args:
+            cache: of these passes; the rows that run now have pointers.
+            indices: layers, ascending.
+            positions: of one pass; passes of fewer may follow.
+            end: tokens that the longest row holds at last; those of one pass from now on if None.
+        """
+
+    def _prepared(
+        self, hidden: Tensor, positions: Tensor, masks: Mapping[str, Tensor | None]
+    ) -> Prepared:
+        """Arguments of the layers for hidden states [B, m, H] at positions [B, m]."""
         shared: dict[str, Any] = {"position_ids": positions, "use_cache": True}
         by_kind: dict[str, dict[str, Any]] = {
-            kind: {"attention_mask": self._mask(kind, starts, hidden)}
-            for kind in set(self.layer_kinds)
+            kind: {"attention_mask": mask} for kind, mask in masks.items()
         }
         if self._rotary is not None and self.family.rotary_by_kind:
             for kind, arguments in by_kind.items():
@@ -188,9 +206,7 @@ class LayerView:
         local = kind == SLIDING and self.window is not None and end > self.window
         if not local and self._needs_no_mask(kind, starts, m):
             return None
-        visible = (
-            sliding_window_causal_mask_function(self.window) if local else causal_mask_function
-        )
+        visible = self._visible(kind)
         positions = self._positions(starts, m)
         return self._mask_interface(
             batch_size=len(starts),
@@ -202,6 +218,13 @@ class LayerView:
             device=hidden.device,
             config=self.config,
         )
+
+    def _visible(self, kind: str) -> Callable[[Any, Any, Any, Any], Any]:
+        """Which cached positions a position sees: the library's function of (_, _, own, cached)."""
+        if kind == SLIDING and self.window is not None:
+            visible: Callable[..., Any] = sliding_window_causal_mask_function(self.window)
+            return visible
+        return causal_mask_function
 
     def _needs_no_mask(self, kind: str, starts: Sequence[int], m: int) -> bool:  # noqa: ARG002
         """Whether there is nothing to hide, or plain causal order, which sdpa keeps by itself."""

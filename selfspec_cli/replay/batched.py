@@ -214,6 +214,7 @@ def _stretch(
             else:
                 made.append(batch.round(cell.exit_layer, cell.draft_length))
 
+    batch.ready(*(cell.exit_layer, cell.draft_length) if cell else ())
     seconds = clock.span(passes)
     committed = [len(batch.outputs[job]) - n for job, n in zip(running, before, strict=True)]
     stretch = Stretch(

@@ -42,6 +42,7 @@ def decode(state: Decoder, policy: Policy, cell: Cell | None, clock: Stopwatch) 
     """
     state.rewind(1)
     state.policy = policy
+    state.ready(*(cell.exit_layer, cell.draft_length) if cell else ())
     rounds: list[Round] = []
 
     def steps() -> None:
