@@ -69,15 +69,16 @@ def build_kernel(rows: int) -> Kernel:
     import numba
     import numpy as np
 
-    scope: dict[str, Any] = {"f4": np.float32, "prange": numba.prange}
+    # What is kept on disk is read back as a part of the module it names.
+    scope: dict[str, Any] = {"__name__": __name__, "f4": np.float32, "prange": numba.prange}
     for r, g in [(1, 1), *((rows, g) for g in range(1, POSITIONS + 1))]:
         name = f"dot{r}_{g}"
         _define(_dot_source(r, g), scope)
         # `fastmath` lets sums be reordered, which a vector register needs.
-        scope[name] = _jitted(scope[name], fastmath=True, inline="never")
+        scope[name] = numba.njit(fastmath=True, inline="never")(scope[name])
     calls = (f"if rest == {g}: dot{rows}_{g}(x, w, bias, y, p, n)" for g in range(1, POSITIONS))
     _define(_LINEAR.format(R=rows, G=POSITIONS, rests=("\n" + " " * 12).join(calls)), scope)
-    compiled = _jitted(scope[f"linear{rows}"], _SIGNATURE, parallel=True, fastmath=True)
+    compiled = _parallel(scope[f"linear{rows}"])
     most = numba.config.NUMBA_NUM_THREADS
 
     def run(x: Any, w: Any, bias: Any, y: Any) -> None:
@@ -92,13 +93,14 @@ def _define(source: str, scope: dict[str, Any]) -> None:
     exec(compile(source, __file__, "exec"), scope)
 
 
-def _jitted(function: Any, *signature: str, **options: Any) -> Any:
+def _parallel(function: Any) -> Any:
     import numba
 
+    options = {"parallel": True, "fastmath": True}
     try:
-        return numba.njit(*signature, cache=True, **options)(function)
-    except RuntimeError:  # nowhere to keep it: neither beside this file nor in a cache folder
-        return numba.njit(*signature, **options)(function)
+        return numba.njit(_SIGNATURE, cache=True, **options)(function)
+    except Exception:  # noqa: BLE001 - no place to keep it, or what is kept cannot be read
+        return numba.njit(_SIGNATURE, **options)(function)
 
 
 def block_rows() -> int:
