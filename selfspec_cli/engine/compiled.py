@@ -65,6 +65,11 @@ def install(model: nn.Module) -> Installation:
     return done
 
 
+def uses_linear_kernel(model: nn.Module) -> bool:
+    """Whether any of a model's layers asks our matrix product."""
+    return any(isinstance(module, KernelLinear) for module in model.modules())
+
+
 class KernelView(LayerView):
     """A view of the library's layers over the linear kernel and packed attention.
 
@@ -81,7 +86,7 @@ class KernelView(LayerView):
     def __init__(self, model: nn.Module, family: Family) -> None:
         if kernel() is None:
             raise ModelError(why_no_kernel())
-        if not any(isinstance(module, KernelLinear) for module in model.modules()):
+        if not uses_linear_kernel(model):
             raise ModelError("the model has no float32 linear layers")
         super().__init__(model, family)
 

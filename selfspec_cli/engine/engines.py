@@ -1,27 +1,39 @@
-"""Choose and prove the engine a model is decoded with: eager, or compiled where that works here.
+"""Choose and prove the engine a model is decoded with: eager, or a faster one that works here.
 
-The compiled engine is never trusted: at load its states at every depth are compared with those of
-the library's own layers, alone and in ragged rows, before anything is measured. Where it cannot be
-made or differs, the run goes on with the eager one and says so.
+No other engine is trusted: at load its states at every depth are compared with those of the
+library's own layers, alone and in ragged rows, before anything is measured. Where it cannot be
+made or differs, the run goes on with the next one and says so. Their names, as cost.csv has them:
+`compiled`; `linear_kernel`, the library's layers over our matrix product, where layers cannot be
+compiled; `eager`, the library's layers as they are.
 """
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from selfspec_cli.engine.compiled import CompiledView, install
-from selfspec_cli.engine.selfcheck import RELATIVE_TOLERANCE, check_tokens, states_by_depth
+from selfspec_cli.engine.attention import use_packed_attention
+from selfspec_cli.engine.compiled import (
+    CompiledView,
+    Installation,
+    KernelView,
+    install,
+    uses_linear_kernel,
+)
+from selfspec_cli.engine.graphs import CudaRecorder, GraphNotice, GraphView, Recorder
+from selfspec_cli.engine.linear_kernel import why_no_kernel
+from selfspec_cli.engine.proof import ROWS, Runs, States, check_states, runs
+from selfspec_cli.engine.selfcheck import check_tokens, states_by_depth
 from selfspec_cli.engine.view import LayerView
-from selfspec_cli.errors import ModelError, SelfCheckError
+from selfspec_cli.errors import ModelError
 
 Engine = Literal["auto", "compiled", "eager"]
 ENGINES: tuple[Engine, ...] = ("auto", "compiled", "eager")
 AUTO_MIN_BYTES = 64 << 20
 """Weights a step reads, below which `auto` stays eager: compiling takes longer than it saves."""
-_ROWS, _POSITIONS = 3, 5  # of the ragged check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +74,11 @@ def choose_engine(
                 hint="Use --engine eager, or a device that holds the model.",
             )
         return _eager(view, f"the model lies on {', '.join(devices)}")
+    if view.device.type == "cuda":
+        return by_graphs(view, CudaRecorder(view.device))
     if view.device.type != "cpu":
         return _eager(view, f"compiled steps are not made for {view.device.type} devices yet")
-    return _compiled(view, rows, told)
+    return _on_cpu(view, rows, told)
 
 
 def _eager(view: LayerView, reason: str) -> Chosen:
@@ -72,59 +86,87 @@ def _eager(view: LayerView, reason: str) -> Chosen:
 
 
 @torch.inference_mode()
-def _compiled(view: LayerView, rows: int, told: Callable[[], None]) -> Chosen:
+def _on_cpu(view: LayerView, rows: int, told: Callable[[], None]) -> Chosen:
+    """Compiled layers, else the library's layers over the linear kernel, else those as they are."""
     tokens = check_tokens(view)
-    reference = states_by_depth(view, tokens)
-    batch = _ragged_states(view, tokens) if rows > 1 else None
-    done = install(view.model)
+    reference = {how: run(view, tokens) for how, run in runs(rows).items()}
+    makers: tuple[Callable[[], LayerView], ...] = (
+        lambda: CompiledView(view.model, view.family, told),
+        lambda: KernelView(view.model, view.family),
+    )
+    refused: list[str] = []
+    for make in makers:
+        made = _proved(view, make, tokens, reference)
+        if isinstance(made, LayerView):
+            return Chosen(view=made, notices=_about(made, refused))
+        refused.append(made)
+    compiled, kernel = refused
+    return _eager(
+        view, f"compiled layers cannot be used here ({compiled}), nor the linear kernel ({kernel})"
+    )
+
+
+def _proved(
+    view: LayerView,
+    make: Callable[[], LayerView],
+    tokens: Tensor,
+    reference: Mapping[str, States],
+) -> LayerView | str:
+    """The made view, or why it cannot be used; the model is as before then."""
+    done: Installation | None = None
     try:
-        compiled = CompiledView(view.model, view.family, told)
-        _check(reference, states_by_depth(compiled, tokens), view.dtype, "alone")
-        if batch is not None:
-            _check(batch, _ragged_states(compiled, tokens), view.dtype, "in ragged rows")
+        done = install(view.model)
+        made = make()
+        for how, expected in reference.items():
+            check_states(expected, runs(ROWS)[how](made, tokens), view.dtype, how)
+        if isinstance(made, CompiledView):
+            made.seal()
     except Exception as error:  # noqa: BLE001 - whatever a compiler or its machine may raise
-        done.undo()
-        return _eager(view, f"compiled steps cannot be used here ({_first_line(error)})")
-    return Chosen(view=compiled)
+        if done is not None:
+            done.undo()
+        return _first_line(error)
+    return made
 
 
-def _check(
-    reference: dict[int, Tensor], states: dict[int, Tensor], dtype: torch.dtype, how: str
-) -> None:
-    """Compare states at every depth.
+def _about(view: LayerView, refused: Sequence[str]) -> tuple[str, ...]:
+    """What is to be said of a fast engine; nothing where it is the fastest."""
+    if refused:
+        return (
+            f"decoding with the library's layers over the linear kernel: compiled layers cannot be "
+            f"used here ({refused[0]})",
+        )
+    reason = why_no_kernel()
+    if reason and uses_linear_kernel(view.model):
+        return (f"compiled layers use the library's matrix products, which are slower: {reason}",)
+    return ()
 
-    Raises:
-        SelfCheckError: they differ by more than rounding, at the depth it names.
+
+@torch.inference_mode()
+def by_graphs(view: LayerView, recorder: Recorder) -> Chosen:
+    """Return a view whose steps are recorded and replayed, proved as `choose_engine` says.
+
+    Args:
+        view: checked view of the eager engine on one device; its model is changed in place.
+        recorder: of that device.
     """
-    tolerance = RELATIVE_TOLERANCE.get(dtype, 6e-2)
-    for depth, expected in reference.items():
-        scale = float(expected.abs().max()) or 1.0
-        error = float((states[depth] - expected).abs().max()) / scale
-        if not error <= tolerance:  # NaN fails too
-            raise SelfCheckError(
-                f"compiled layers {how} differ at depth {depth} by {error:.3g} of the range "
-                f"(tolerance {tolerance:g})"
-            )
-
-
-def _ragged_states(view: LayerView, tokens: Tensor) -> dict[int, Tensor]:
-    """States by depth of rows at different positions: one step, then several positions."""
-    need = 1 + _POSITIONS
-    lengths = [max(1, tokens.shape[1] - need - row) for row in range(_ROWS)]
-    cache = view.new_cache(rows=_ROWS, capacity=tokens.shape[1])
-    probe = view.new_cache(capacity=1)
-    view.run(view.embed(tokens[:, :1], probe), probe, 0, view.num_layers)
-    cache.reserve(probe)
-    for row, length in enumerate(lengths):
-        alone = cache.row(row)
-        view.run(view.embed(tokens[:, :length], alone), alone, 0, view.num_layers)
-    cache.activate(lengths)
-    found: dict[int, list[Tensor]] = {depth: [] for depth in range(1, view.num_layers + 1)}
-    for ahead, m in ((0, 1), (1, _POSITIONS)):
-        ids = torch.cat([tokens[:, n + ahead : n + ahead + m] for n in lengths])
-        hidden = view.embed(ids, cache)
-        view.run(hidden, cache, 0, view.num_layers, lambda depth, h: found[depth].append(h))
-    return {depth: torch.cat(parts, dim=1) for depth, parts in found.items()}
+    tokens, attention = check_tokens(view), view.config._attn_implementation
+    if attention not in ("sdpa", "eager"):
+        return _eager(view, f"steps cannot be recorded with {attention} attention")
+    tried: Runs = {"after a prompt": states_by_depth, **runs(ROWS)}
+    reference = {how: run(view, tokens) for how, run in tried.items()}
+    done = Installation(model=view.model, replaced=[], attention=attention)
+    use_packed_attention(view.config)
+    try:
+        graphs = GraphView(view.model, view.family, recorder)
+        with warnings.catch_warnings(action="ignore", category=GraphNotice):
+            for how, run in tried.items():
+                check_states(reference[how], run(graphs, tokens), view.dtype, how)
+        if graphs.failure:
+            raise RuntimeError(graphs.failure)
+    except Exception as error:  # noqa: BLE001 - whatever a device or its driver may raise
+        done.undo()
+        return _eager(view, f"steps cannot be recorded here ({_first_line(error)})")
+    return Chosen(view=graphs)
 
 
 def _first_line(error: BaseException) -> str:
