@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from selfspec_cli.analysis.batch_confirmation import summarise_batch_confirm
 from selfspec_cli.analysis.confirmation import median_and_worst_error, summarise_confirm
 from selfspec_cli.buckets import context_label
 from selfspec_cli.plan.document import PlanDocument
@@ -30,6 +31,7 @@ def facts(label: str, folder: Path) -> dict[str, Any]:
     median, worst = median_and_worst_error(summary)
     return {
         "label": label,
+        "engine": plan.measured_on.engine,
         "num_requests": plan.traces.num_requests,
         "num_paths": run.manifest["stages"]["walk"]["paths"],
         "cells": run.manifest["stages"]["walk"]["cells"],
@@ -44,7 +46,48 @@ def facts(label: str, folder: Path) -> dict[str, Any]:
         "floor_ratio": plan.measured_on.costs.floor_ratio,
         "costs": costs(run),
         "confirmed": [cell(row) for row in summary.to_dict("records")],
+        "batches": batches(plan),
+        "batches_decoded": batches_decoded(folder),
     }
+
+
+def batches(plan: PlanDocument) -> list[dict[str, Any]]:
+    """The rule with most decode time at every measured batch size; empty where there is one."""
+    rules = [rule for rule in plan.rules if rule.by_batch]
+    if len(plan.batch_sizes) < 2 or not rules:
+        return []
+    rule = max(rules, key=lambda one: one.time_share or 0.0)
+    tokens = {one.batch_size: one.tokens_per_s for one in plan.batches}
+    return [
+        {
+            "rule": f"{rule.task}, T={rule.temperature_min:g}",
+            "batch_size": at.batch_size,
+            "plain_tokens_per_s": tokens.get(at.batch_size),
+            "refill": at.speedup.model_dump(),
+            "static": at.static_speedup,
+            "waiting_share": at.waiting_share,
+            "grouping_gain": at.grouping_gain,
+            "best": at.best and [at.best.exit_layer, at.best.draft_length],
+            "max_batch": rule.max_batch,
+        }
+        for at in rule.by_batch
+    ]
+
+
+def batches_decoded(folder: Path) -> list[dict[str, Any]]:
+    """Real batches beside their predictions; empty where none was decoded."""
+    path = folder / "confirm_batch.csv"
+    if not path.exists():
+        return []
+    names = (
+        "batch_size", "schedule", "temperature", "exit_layer", "draft_length",
+        "predicted_speedup", "measured_speedup", "error",
+    )  # fmt: skip
+    table = summarise_batch_confirm(read_table(path))
+    return [
+        {name: None if pd.isna(row[name]) else row[name] for name in names}
+        for row in table.to_dict("records")
+    ]
 
 
 def rules(plan: PlanDocument) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 usage: python tests/benchmarks/readme_numbers.py            rewrite README.md
        python tests/benchmarks/readme_numbers.py --check    exit 1 if README.md differs
 
-The result files under tests/benchmarks/results/ come from `evidence.sh` (real runs, an hour),
-`batch_room.py` (timings, a minute) and `coverage_table.py` (simulation, a minute); nothing in the
-tables is typed by hand.
+The result files under tests/benchmarks/results/ come from `evidence.sh` (real runs, an hour), the
+scripts named in README.md and `coverage_table.py` (simulation, a minute); nothing in the tables is
+typed by hand.
 """
 
 import json
@@ -46,6 +46,7 @@ def evidence_table(document: Mapping[str, Any]) -> str:
     """One column a run: what the plan says, and how predictions compare with measurements."""
     runs = document["runs"]
     rows: Sequence[tuple[str, Callable[[Mapping[str, Any]], str]]] = (
+        ("engine", lambda r: r["engine"]),
         ("requests, paths", lambda r: f"{r['num_requests']}, {r['num_paths']}"),
         ("cells priced, decodes to rank them", lambda r: f"{r['cells']}, 0"),
         ("tested acceptance at L = 15, k = 1", lambda r: number(r["acceptance_at_15"])),
@@ -115,26 +116,37 @@ def printed(summary: str) -> str:
 
 
 def batch_table(document: Mapping[str, Any]) -> str:
-    """What batches leave to gain; see batch_room.py."""
-    shares = list(document["rows"][0]["gains"])
-    head = " | ".join(f"gain at acceptance {share}" for share in shares)
+    """One rule at each batch size: predicted for both ways of running a batch, and decoded."""
     lines = [
-        "| batch | plain step, ms (spread of blocks) | c "
-        f"| v at k = {document['draft_length']} | {head} |",
-        "|---" * (4 + len(shares)) + "|",
+        "| run, rule | batch | plain tokens/s | continuous refill (95 %) | static | time lost waiting "
+        "in static | best L, k | decoded for real: schedule, predicted, measured, error |",
+        "|---" * 8 + "|",
     ]
-    for row in document["rows"]:
-        gains = " | ".join(f"{row['gains'][share]:.2f}" for share in shares)
-        lines.append(
-            f"| {row['batch']} | {row['plain_ms']:.0f} ({row['spread']:.0%}) | {row['c']:.2f} "
-            f"| {row['v']:.2f} | {gains} |"
-        )
+    for run in document["runs"]:
+        for row in run["batches"]:
+            best = ", ".join(map(str, row["best"] or ())) or "n/a"
+            lines.append(
+                f"| {run['label']}, {row['rule']} | {row['batch_size']} "
+                f"| {number(row['plain_tokens_per_s'], 0)} | {interval(row['refill'])} "
+                f"| {number(row['static'])} | {percent(row['waiting_share'])} | {best} "
+                f"| {decoded(run['batches_decoded'], row['batch_size'])} |"
+            )
     return "\n".join(lines) + "\n"
 
 
-def number(value: float | None) -> str:
+def decoded(rows: Sequence[Mapping[str, Any]], batch_size: int) -> str:
+    """Real batches of one size: `refill 1.05, 1.03, +1.9%`."""
+    own = [row for row in rows if row["batch_size"] == batch_size and row["error"] is not None]
+    return "; ".join(
+        f"{row['schedule']} L={row['exit_layer']}, k={row['draft_length']}: "
+        f"{number(row['predicted_speedup'])}, {number(row['measured_speedup'])}, {row['error']:+.1%}"
+        for row in own
+    )
+
+
+def number(value: float | None, digits: int = 2) -> str:
     """Two digits, or n/a."""
-    return "n/a" if value is None else f"{value:.2f}"
+    return "n/a" if value is None else f"{value:.{digits}f}"
 
 
 def percent(value: float | None) -> str:
@@ -182,7 +194,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "evidence": ("evidence.json", evidence_table),
     "predicted": ("evidence.json", predicted_table),
     "costs": ("evidence.json", cost_table),
-    "batch": ("batch.json", batch_table),
+    "batch": ("evidence.json", batch_table),
     "coverage": ("coverage.json", coverage_table),
 }
 
