@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from speed_tables import early_exit_table, step_speed_table
+
 HERE = Path(__file__).resolve().parent
 README = HERE.parent.parent / "README.md"
 RESULTS = HERE / "results"
@@ -118,8 +120,8 @@ def printed(summary: str) -> str:
 def batch_table(document: Mapping[str, Any]) -> str:
     """One rule at each batch size: predicted for both ways of running a batch, and decoded."""
     lines = [
-        "| run, rule | batch | plain tokens/s | continuous refill (95 %) | static | time lost waiting "
-        "in static | best L, k | decoded for real: schedule, predicted, measured, error |",
+        "| run, rule | batch | plain tokens/s | continuous refill (95 %) | static "
+        "| time lost waiting in static | best L, k | decoded for real: schedule, predicted, measured, error |",
         "|---" * 8 + "|",
     ]
     for run in document["runs"]:
@@ -139,9 +141,35 @@ def decoded(rows: Sequence[Mapping[str, Any]], batch_size: int) -> str:
     own = [row for row in rows if row["batch_size"] == batch_size and row["error"] is not None]
     return "; ".join(
         f"{row['schedule']} L={row['exit_layer']}, k={row['draft_length']}: "
-        f"{number(row['predicted_speedup'])}, {number(row['measured_speedup'])}, {row['error']:+.1%}"
+        f"{number(row['predicted_speedup'])}, {number(row['measured_speedup'])}, "
+        f"{row['error']:+.1%}"
         for row in own
     )
+
+
+def ranking_table(document: Mapping[str, Any]) -> str:
+    """Ranking by observation against decoding every cell, and what the choice then loses."""
+    time = document["time"]
+    lines = [
+        "| temperature | chosen L, k | measured | best by measurement | measured | regret "
+        "| time ratio of the two, paired (95 %) |",
+        "|---" * 7 + "|",
+    ]
+    for row in document["regret"]:
+        ratio = row["to_best_again"]
+        lines.append(
+            f"| {row['temperature']:g} | {row['chosen'][0]}, {row['chosen'][1]} "
+            f"| {row['chosen_again']:.2f} | {row['best_again'][0]}, {row['best_again'][1]} "
+            f"| {row['best_again'][2]:.2f} | {percent(row['regret'])} "
+            f"| {ratio['seconds_ratio']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f}) |"
+        )
+    told = (
+        f"Decoding all {document['cells']} cells of {document['requests']} requests took "
+        f"{time['every_cell_s']:.0f} s; ranking them by observation "
+        f"{time['regenerated']['ratio_with_walk']:.0f} times less with regenerated text and "
+        f"{time['recorded']['ratio_with_walk']:.0f} times less with recorded text."
+    )
+    return "\n".join(lines) + f"\n\n{told}\n"
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -196,6 +224,9 @@ TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "costs": ("evidence.json", cost_table),
     "batch": ("evidence.json", batch_table),
     "coverage": ("coverage.json", coverage_table),
+    "step_speed": ("step_speed.json", step_speed_table),
+    "early_exit": ("early_exit_rival.json", early_exit_table),
+    "ranking": ("ranking.json", ranking_table),
 }
 
 
