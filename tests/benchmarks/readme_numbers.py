@@ -121,7 +121,8 @@ def batch_table(document: Mapping[str, Any]) -> str:
     """One rule at each batch size: predicted for both ways of running a batch, and decoded."""
     lines = [
         "| run, rule | batch | plain tokens/s | continuous refill (95 %) | static "
-        "| time lost waiting in static | best L, k | decoded for real: schedule, predicted, measured, error |",
+        "| time lost waiting in static | best L, k "
+        "| decoded for real: schedule, predicted, measured, error |",
         "|---" * 8 + "|",
     ]
     for run in document["runs"]:
