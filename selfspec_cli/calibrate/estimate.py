@@ -22,11 +22,10 @@ from selfspec_cli.calibrate.finalist_stage import MAX_CELLS
 from selfspec_cli.calibrate.observe_stage import plan_paths
 from selfspec_cli.calibrate.probe import Probe, take_probe
 from selfspec_cli.calibrate.progress import Progress
-from selfspec_cli.calibrate.run import Prepared
+from selfspec_cli.calibrate.run import Prepared, load
 from selfspec_cli.config import CalibrateConfig, ConfirmConfig
 from selfspec_cli.cost.bandwidth import position_bytes
 from selfspec_cli.cost.plan import CostPlan, ends_and_middle, prefill_blocks
-from selfspec_cli.engine.load import load_model
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.replay.observe import PathJob
 from selfspec_cli.replay.score import MAX_CHUNK
@@ -77,7 +76,7 @@ def estimate(prepared: Prepared, progress: Progress) -> Estimate:
     """
     progress.note("loading the model and timing a few steps")
     begin = time.monotonic()
-    loaded = load_model(prepared.options, prepared.tokenizer, prepared.observed_layers)
+    loaded = load(prepared, progress)
     load_seconds = time.monotonic() - begin
     requests, config = prepared.inputs.requests, prepared.config
     recorded, rest = plan_paths(config, requests)

@@ -1,6 +1,8 @@
 """What a stage tells about its progress; the command line draws it, tests ignore it."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from typing import Protocol
 
 
@@ -35,3 +37,13 @@ class Silent:
 
     def note(self, text: str) -> None:
         """Drop the note."""
+
+
+def compile_notes(progress: Progress) -> Callable[[], None]:
+    """Return what `load_model` calls before each program that it compiles: one note each."""
+    numbers = count(1)
+
+    def told() -> None:
+        progress.note(f"compiling layer program {next(numbers)}; kept for later runs")
+
+    return told

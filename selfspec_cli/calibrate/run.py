@@ -21,7 +21,7 @@ from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options, tem
 from selfspec_cli.calibrate.observe_stage import run_observe
 from selfspec_cli.calibrate.plan_stage import STAGE as PLAN_STAGE
 from selfspec_cli.calibrate.plan_stage import draft_plan, finish_plan, is_own
-from selfspec_cli.calibrate.progress import Progress
+from selfspec_cli.calibrate.progress import Progress, compile_notes
 from selfspec_cli.calibrate.sweep_stage import run_sweep, sweep_points
 from selfspec_cli.calibrate.walk_stage import run_walk
 from selfspec_cli.config import (
@@ -156,7 +156,7 @@ def calibrate(prepared: Prepared, progress: Progress, argv: Sequence[str] = ()) 
     progress.note("loading and checking the model")
     loaded = load(prepared, progress)
     _check_engine(run, loaded)
-    for notice in (*prepared.inputs.notes, *loaded.notices):
+    for notice in prepared.inputs.notes:
         progress.note(notice)
     _begin(prepared, loaded, argv)
     with _status(run):
@@ -168,15 +168,16 @@ def calibrate(prepared: Prepared, progress: Progress, argv: Sequence[str] = ()) 
 
 
 def load(prepared: Prepared, progress: Progress) -> LoadedModel:
-    """Load and check the model, telling of every layer program that is compiled."""
-    compiled = 0
+    """Load and check the model, telling of every layer program that is compiled, and its notices.
 
-    def told() -> None:
-        nonlocal compiled
-        compiled += 1
-        progress.note(f"compiling layer program {compiled}; kept for later runs")
-
-    return load_model(prepared.options, prepared.tokenizer, prepared.observed_layers, told)
+    Raises:
+        SelfspecError: the model cannot be loaded or fails its self-check.
+    """
+    told = compile_notes(progress)
+    loaded = load_model(prepared.options, prepared.tokenizer, prepared.observed_layers, told)
+    for notice in loaded.notices:
+        progress.note(notice)
+    return loaded
 
 
 def _check_engine(run: RunDir, loaded: LoadedModel) -> None:
@@ -186,7 +187,7 @@ def _check_engine(run: RunDir, loaded: LoadedModel) -> None:
         raise RunDirError(
             f"was begun with the {before} engine, and this is the {loaded.view.engine} one",
             where=str(run.path),
-            hint=f"Give --engine {before}, another -o, or --fresh to measure again.",
+            hint="Give another -o, or --fresh to measure again.",
         )
 
 

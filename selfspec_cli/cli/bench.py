@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ from selfspec_cli.errors import ConfigError, RunDirError
 if TYPE_CHECKING:
     from selfspec_cli.cost.alone import CostReport
     from selfspec_cli.cost.plan import CostPlan
+    from selfspec_cli.engine.engines import Engine
 
 COST_FILE, FIT_FILE = "cost.csv", "cost_fit.json"
 _NO_TEXT = object()  # in place of a tokenizer: costs are measured on token ids
@@ -31,6 +32,7 @@ class CostWish:
     contexts: str
     batch_sizes: str
     temperatures: str
+    engine: str
     seed: int
 
 
@@ -55,6 +57,9 @@ def bench(
     contexts: Annotated[str, typer.Option(help="Tokens in the cache to time at.")] = "128,1024",
     batch_size: Annotated[str, typer.Option(help="Rows decoded together: 1 or 1,4,8.")] = "1",
     temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",
+    engine: Annotated[
+        str, typer.Option(help="Kernels: auto, compiled or eager; auto is compiled where it pays.")
+    ] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Of random tokens and timing order.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
@@ -69,6 +74,7 @@ def bench(
         contexts=contexts,
         batch_sizes=batch_size,
         temperatures=temperatures,
+        engine=engine,
         seed=seed,
     )
     if out is not None:
@@ -108,6 +114,7 @@ def _check_out(out: Path) -> None:
 
 
 def _measure(wish: CostWish, *, quiet: bool) -> CostReport:
+    from selfspec_cli.calibrate.progress import compile_notes
     from selfspec_cli.cli.progress import TerminalProgress
     from selfspec_cli.cost.alone import measure_alone
     from selfspec_cli.cost.memory import fit_memory, left_out_notices
@@ -123,7 +130,15 @@ def _measure(wish: CostWish, *, quiet: bool) -> CostReport:
     plan.check(int(config.num_hidden_layers), context_limit(config))
     progress = TerminalProgress(quiet=quiet)
     progress.note(f"loading {wish.model} and checking its layers")
-    loaded = load_model(options, tokenizer=_NO_TEXT, exit_layers=plan.exit_layers)
+    options = replace(options, engine=_engine(wish.engine), rows=max(plan.batch_sizes))
+    loaded = load_model(
+        options,
+        tokenizer=_NO_TEXT,
+        exit_layers=plan.exit_layers,
+        told=compile_notes(progress),
+    )
+    for notice in loaded.notices:
+        progress.note(notice)
     plan = with_default_rounds(fit_memory(loaded.view, plan))
     for notice in left_out_notices(plan):
         progress.note(notice)
@@ -147,6 +162,18 @@ def _check_place(wish: CostWish) -> None:
             f"unknown dtype {wish.dtype!r}", where="--dtype", hint=f"Use {', '.join(known)}."
         )
     resolve_device(wish.device)
+    _engine(wish.engine)
+
+
+def _engine(name: str) -> Engine:
+    from selfspec_cli.engine.engines import ENGINES
+
+    for engine in ENGINES:
+        if engine == name:
+            return engine
+    raise ConfigError(
+        f"unknown engine {name!r}", where="--engine", hint=f"Use {', '.join(ENGINES)}."
+    )
 
 
 def _plan(wish: CostWish, num_layers: int) -> CostPlan:

@@ -37,10 +37,11 @@ def print_report(report: CostReport) -> None:
     if others:
         _print_batches(report, console)
     blocks = report.rows["block"].nunique()
+    engines = ", ".join(sorted(report.rows["engine"].unique()))
     console.print(
-        f"{blocks} blocks in shuffled order (seed {report.seed}), every second one backwards; "
-        f"memory is read at {report.read_bandwidth / 1e9:.1f} GB/s, a plain step reads "
-        f"{report.step_bytes / 1e6:.0f} MB of weights"
+        f"{engines} engine, {blocks} blocks in shuffled order (seed {report.seed}), every second "
+        f"one backwards; memory is read at {report.read_bandwidth / 1e9:.1f} GB/s, a plain step "
+        f"reads {report.step_bytes / 1e6:.0f} MB of weights"
     )
 
 

@@ -54,6 +54,7 @@ class CostReport:
         base, *others = self.batch_sizes
         return {
             "seed": self.seed,
+            "engine": ", ".join(sorted(self.rows["engine"].unique())),
             "num_blocks": int(self.rows["block"].nunique()),
             "order": "shuffled for every pair of blocks, the second of a pair backwards",
             "read_bandwidth_bytes_per_s": self.read_bandwidth,
