@@ -1,7 +1,9 @@
 """What real batches say of their prices: predicted before they run, measured beside. No torch.
 
-Continuous refill is priced with all rows alive, so it is compared with the passes in which they
-were, per token committed; a static batch is compared whole, from its first pass to its last row.
+Continuous refill is priced with all rows alive, so it is compared with what a pass took while they
+were, times the passes that the requests need. A real run ends with fewer rows, and those are of the
+requests that are slow: the tokens committed until then come too cheap. A static batch is compared
+whole, from its first pass to its last row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -123,25 +125,25 @@ def compared(rows: pd.DataFrame) -> pd.DataFrame:
     """Put what a schedule is judged by beside its measurements.
 
     Args:
-        rows: schedule, the measured seconds and committed tokens of both sides, whole and `full`.
+        rows: schedule, committed, rounds, the measured seconds of both sides, whole and `full` (all
+            rows alive), plain_full_committed and full_rounds (rows times passes of the full phase).
 
     Returns:
-        compared_plain_seconds and compared_seconds, those of the phase that is priced, both for
-        compared_committed tokens: all of a static batch; of refill the passes with every row alive,
-        which plain decoding leaves after other tokens and is scaled to the same number.
+        compared_plain_seconds and compared_seconds, of all tokens: as measured in a static batch;
+        of refill the full phase's seconds, scaled from its steps and rounds to those of all
+        requests. Missing where no pass had all rows alive.
     """
     refill = (rows["schedule"] == "refill").to_numpy()
-    some = ((rows["plain_full_committed"] > 0) & (rows["full_committed"] > 0)).to_numpy()
-    scale = rows["full_committed"] / rows["plain_full_committed"].where(some)
+    steps, rounds = (
+        rows[name].where(rows[name] > 0) for name in ("plain_full_committed", "full_rounds")
+    )
     full = {
-        "compared_plain_seconds": rows["plain_full_seconds"] * scale,
-        "compared_seconds": rows["full_seconds"].where(some),
-        "compared_committed": rows["full_committed"].where(some),
+        "compared_plain_seconds": rows["plain_full_seconds"] * rows["committed"] / steps,
+        "compared_seconds": rows["full_seconds"] * rows["rounds"] / rounds,
     }
     whole = {
         "compared_plain_seconds": rows["plain_seconds"],
         "compared_seconds": rows["seconds"],
-        "compared_committed": rows["committed"],
     }
     return rows.assign(**{name: np.where(refill, full[name], whole[name]) for name in full})
 
@@ -173,12 +175,11 @@ def summarise_batch_confirm(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         batch_size, schedule, temperature, exit_layer, draft_length, num_requests, num_repeats,
-        committed (tokens compared), predicted_speedup, measured_speedup, error (predicted /
-        measured - 1, signed), cost_error (the same with the cost model's seconds of the passes that
-        really happened: cost alone, no walk), plain_seconds_error and seconds_error (predicted /
-        measured - 1 of the time per token of each side), exact (every greedy request equal to plain
-        decoding or listed as a tie; missing at T > 0). All that needs a phase without a pass, or an
-        unmeasured cost, is missing.
+        committed, predicted_speedup, measured_speedup, error (predicted / measured - 1, signed),
+        cost_error (the same with the cost model's seconds of the passes that really happened: cost
+        alone, no walk), plain_seconds_error and seconds_error (predicted / measured - 1 of each
+        side's time), exact (every greedy request equal to plain decoding or listed as a tie;
+        missing at T > 0). All that needs a phase without a pass, or an unmeasured cost, is missing.
     """
     found = [_summary(own) for _, own in compared(rows).groupby(KEYS, sort=True)]
     return pd.DataFrame(found, columns=list(SUMMARY_COLUMNS))
@@ -186,16 +187,10 @@ def summarise_batch_confirm(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _summary(own: pd.DataFrame) -> dict[str, object]:
     first = own.iloc[0]
-    plain, seconds, tokens, priced_plain, priced = (
-        own[name].sum(skipna=False)
-        for name in (
-            "compared_plain_seconds", "compared_seconds", "compared_committed",
-            "priced_plain_seconds", "priced_seconds",
-        )
-    )  # fmt: skip
-    all_tokens = own["committed"].sum()
-    predicted_plain, predicted = (
-        own[f"predicted_{name}"].sum() / all_tokens for name in ("plain_seconds", "seconds")
+    plain, seconds, priced_plain, priced, predicted_plain, predicted = (
+        own[f"{kind}_{name}"].sum(skipna=False)
+        for kind in ("compared", "priced", "predicted")
+        for name in ("plain_seconds", "seconds")
     )
     measured = plain / seconds
     greedy = float(first["temperature"]) == 0.0
@@ -204,13 +199,13 @@ def _summary(own: pd.DataFrame) -> dict[str, object]:
         **{name: first[name] for name in KEYS},
         "num_requests": int(first["num_requests"]),
         "num_repeats": len(own),
-        "committed": tokens,
+        "committed": int(own["committed"].sum()),
         "predicted_speedup": predicted_plain / predicted,
         "measured_speedup": measured,
         "error": predicted_plain / predicted / measured - 1,
         "cost_error": priced_plain / priced / measured - 1,
-        "plain_seconds_error": predicted_plain / (plain / tokens) - 1,
-        "seconds_error": predicted / (seconds / tokens) - 1,
+        "plain_seconds_error": predicted_plain / plain - 1,
+        "seconds_error": predicted / seconds - 1,
         "exact": bool(known.all()) if greedy else None,
     }
 

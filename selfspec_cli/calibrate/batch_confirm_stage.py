@@ -177,6 +177,7 @@ def _measured(plain: tuple[BatchedDecode, BatchedDecode], run: BatchedDecode) ->
         "plain_full_seconds": statistics.fmean(seconds_of(one.full) for one in plain),
         "plain_full_committed": committed_of(plain[0].full),
         "full_seconds": seconds_of(run.full),
+        "full_rounds": _row_passes(run.full),
         "full_committed": committed_of(run.full),
         "prefill_seconds": run.prefill_seconds,
     }
@@ -187,15 +188,23 @@ def _priced(
 ) -> dict[str, Any]:
     """Cost-model seconds of the passes that happened in the phase that is compared, both sides.
 
-    In refill's full phase the two sides commit other tokens: plain is scaled to the same number.
+    Refill's full phase is scaled to all steps and rounds, as its measured seconds are.
     """
-    own, other = (one.full if one.schedule == "refill" else one.stretches for one in (run, plain))
-    tokens, plain_tokens = committed_of(own), committed_of(other)
-    seconds = price_passes(costs, exit_layer, _passes(own))
-    plain_seconds = price_passes(costs, None, _passes(other))
-    if plain_seconds is not None:
-        plain_seconds = plain_seconds * tokens / plain_tokens if plain_tokens else None
-    return {"priced_plain_seconds": plain_seconds, "priced_seconds": seconds}
+    return {
+        "priced_plain_seconds": _priced_side(costs, None, plain),
+        "priced_seconds": _priced_side(costs, exit_layer, run),
+    }
+
+
+def _priced_side(costs: BatchCosts, exit_layer: int | None, run: BatchedDecode) -> float | None:
+    own = run.full if run.schedule == "refill" else run.stretches
+    seconds, part = price_passes(costs, exit_layer, _passes(own)), _row_passes(own)
+    return None if seconds is None or part == 0 else seconds * _row_passes(run.stretches) / part
+
+
+def _row_passes(stretches: Sequence[Stretch]) -> int:
+    """Steps or rounds of single rows: a pass counts once for every row in it."""
+    return sum(one.num_rows * len(one.passes) for one in stretches)
 
 
 def _passes(stretches: Sequence[Stretch]) -> list[tuple[int, int, int]]:

@@ -115,35 +115,48 @@ def test_passes_that_happened_are_priced_each_at_its_rows():
 
 
 def rows(**changes):
-    """Two runs of one cell: 40 tokens, 30 of them with all rows alive (plain: 20)."""
+    """Two runs of one cell: 40 tokens in 24 rounds, 16 of them (plain: 20) with all rows alive."""
     both = {
         "batch_size": 4, "temperature": 0.7, "exit_layer": 3, "draft_length": 2, "repeat": 0,
-        "num_requests": 8, "committed": 40, "plain_seconds": 8.0, "seconds": 5.0,
-        "plain_full_seconds": 3.0, "plain_full_committed": 20, "full_seconds": 3.0,
-        "full_committed": 30, "priced_plain_seconds": 4.4, "priced_seconds": 3.0,
+        "num_requests": 8, "committed": 40, "rounds": 24, "plain_seconds": 8.0, "seconds": 5.0,
+        "plain_full_seconds": 3.0, "plain_full_committed": 20, "full_seconds": 2.5,
+        "full_rounds": 16, "full_committed": 32, "priced_plain_seconds": 6.4, "priced_seconds": 4.0,
         "predicted_plain_seconds": 6.0, "predicted_seconds": 4.0, "exact": None, "is_tie": None,
     }  # fmt: skip
     frame = pd.DataFrame([{**both, "schedule": name, **changes} for name in ("refill", "static")])
     return with_speedups(frame)
 
 
-def test_refill_is_compared_with_all_rows_alive_and_per_token():
-    """Refill: 3 s for 20 plain tokens against 3 s for 30, 1.5; whole it would be 8/5."""
+def test_refill_is_compared_by_its_passes_with_all_rows_alive():
+    """3 s for 20 of 40 steps are 6 s, 2.5 s for 16 of 24 rounds are 3.75 s: 1.6.
+
+    Twins: the whole run says 8/5 of either schedule; by tokens of the full phase, of which the
+    fast requests make most, it would be 6 ÷ 3.125 = 1.92.
+    """
     refill, static = rows().to_dict("records")
     assert refill["predicted_speedup"] == pytest.approx(1.5)
-    assert refill["measured_speedup"] == pytest.approx(1.5)
+    assert refill["measured_speedup"] == pytest.approx(1.6)
     assert static["measured_speedup"] == pytest.approx(1.6)
-    whole = compared(rows().assign(schedule="static"))  # twin: the tail is counted in
-    assert whole["compared_plain_seconds"].iloc[0] / whole["compared_seconds"].iloc[0] > 1.55
-    summary = summarise_batch_confirm(rows())
+    slow_tail = rows(seconds=7.0, plain_seconds=9.0).to_dict("records")
+    assert slow_tail[0]["measured_speedup"] == pytest.approx(1.6), "a tail is not refill's"
+    assert slow_tail[1]["measured_speedup"] == pytest.approx(9 / 7)
+    by_tokens = (3.0 / 20) / (2.5 / 32)
+    assert by_tokens > 1.9, by_tokens
+    found = compared(rows()).iloc[0]
+    assert found["compared_plain_seconds"] == pytest.approx(6.0)
+    assert found["compared_seconds"] == pytest.approx(3.75)
+
+
+def test_errors_are_those_of_each_side_and_of_the_costs():
+    summary = summarise_batch_confirm(rows(seconds=5.0, plain_seconds=8.0))
     assert list(summary.columns) == list(SUMMARY_COLUMNS)
     refill, static = summary.to_dict("records")
-    assert refill["error"] == pytest.approx(0.0)
-    assert refill["committed"] == 30
-    assert refill["cost_error"] == pytest.approx(4.4 / 3.0 / 1.5 - 1)
-    assert refill["plain_seconds_error"] == pytest.approx((6 / 40) / (3 / 20) - 1)
-    assert refill["seconds_error"] == pytest.approx((4 / 40) / (3 / 30) - 1)
-    assert static["error"] == pytest.approx(1.5 / 1.6 - 1)
+    assert refill["error"] == pytest.approx(1.5 / 1.6 - 1)
+    assert refill["cost_error"] == pytest.approx(0.0)
+    assert refill["plain_seconds_error"] == pytest.approx(0.0)
+    assert refill["seconds_error"] == pytest.approx(4 / 3.75 - 1)
+    assert refill["committed"] == 40
+    assert static["plain_seconds_error"] == pytest.approx(6 / 8 - 1)
     assert static["seconds_error"] == pytest.approx(4 / 5 - 1)
     assert refill["exact"] is None
 
@@ -161,7 +174,7 @@ def test_repeats_are_pooled_as_ratios_of_sums():
 
 
 def test_without_a_full_phase_nothing_is_said_of_refill():
-    some = rows(full_seconds=0.0, full_committed=0)
+    some = rows(full_seconds=0.0, full_rounds=0)
     refill, static = some.to_dict("records")
     assert np.isnan(refill["measured_speedup"])
     assert static["measured_speedup"] == pytest.approx(1.6)
@@ -176,7 +189,9 @@ def test_without_a_full_phase_nothing_is_said_of_refill():
 
 def test_people_are_told_the_median_and_the_worst():
     told = batch_confirm_told(summarise_batch_confirm(rows()))
-    assert "off by 3.1% in the median, 6.3% at worst (static at 4 rows" in told
+    assert "off by 6.2% in the median, 6.2% at worst (refill at 4 rows" in told
+    worse = batch_confirm_told(summarise_batch_confirm(rows(plain_full_seconds=4.0)))
+    assert "off by 18.0% in the median, 29.7% at worst (refill at 4 rows" in worse, worse
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from staged import Lines, Sitting, Stage, calibrated, sit, write_json
+from staged import Lines, Sitting, Stage, TimeUp, calibrated, sit, write_json
 
 from selfspec_cli.analysis.batch_confirmation import (
     SCHEDULES,
@@ -36,7 +36,6 @@ from selfspec_cli.config.hashes import document_hash
 from selfspec_cli.config.settings import ConfirmConfig
 from selfspec_cli.replay.confirm import ConfirmPath, confirm_path
 from selfspec_cli.replay.decode import Cell
-from selfspec_cli.storage import read_table, write_table
 
 LAYERS = "9,12,15,20,24"
 ALONE = ((9, 2), (12, 6), (15, 4), (15, 8), (20, 3), (24, 5))  # (L, k) on short and long prompts
@@ -70,6 +69,7 @@ def main() -> None:
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--seconds", type=float, default=100.0)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--so-far", action="store_true", help="write tables, decode nothing")
     given = parser.parse_args()
     sit(given.seconds, lambda sitting: work(given, sitting))
 
@@ -77,17 +77,20 @@ def main() -> None:
 def work(given: argparse.Namespace, sitting: Sitting) -> None:
     """Finish one model after the other, then the table."""
     trace = write_trace(given.out / "trace.jsonl", ROWS * max(batch for batch, _ in BATCHED) + 2)
+    tables, facts = [], {}
     for label, model in (one.split("=", 1) for one in given.models):
-        done = given.out / f"{label}.parquet"
-        if not done.exists():
-            stage = calibrated(config_of(given, trace, label, model))
-            write_table(measure(stage, given.out / f"{label}-predictions.json", sitting), done)
-            write_json(given.out / f"{label}-machine.json", stage, {})
-    labels = [one.split("=", 1)[0] for one in given.models]
-    document = result(given.out, labels)
-    if given.json:
-        text = json.dumps(document, indent=1, allow_nan=False)
-        given.json.write_text(text + "\n", encoding="utf-8")
+        try:
+            stage = calibrated(config_of(given, trace, label, model), so_far=given.so_far)
+        except TimeUp:
+            if not given.so_far:
+                raise
+            Lines().note(f"{label}: nothing measured yet")
+            continue
+        rows = measure(stage, given.out / f"{label}-predictions.json", sitting)
+        tables.append(rows.assign(model=label))
+        facts[label] = stage.run
+    document = result(pd.concat(tables, ignore_index=True))
+    write_json(given.json, next(iter(facts.values())), document)
     show(document)
 
 
@@ -134,7 +137,13 @@ def measure(stage: Stage, file: Path, sitting: Sitting) -> pd.DataFrame:
             Lines().note(f"{one.name}: not priced")
             continue
         held = [paths[path_id] for path_id in one.path_ids]
-        rows.append(decode_one(stage, one, held, own, sitting))
+        try:
+            rows.append(decode_one(stage, one, held, own, sitting))
+        except TimeUp:
+            if stage.loaded is not None:
+                raise
+            Lines().note(f"{one.name}: not measured yet")
+            continue
         Lines().note(f"{one.name}: {rows[-1]['error']:+.1%}")
     return pd.DataFrame(rows).assign(predictions_sha256=hashed)
 
@@ -329,24 +338,17 @@ def in_batches(
 BATCH_FACTS = {"measured": "measured_speedup", "cost_error": "cost_error"}
 
 
-def result(out: Path, labels: Sequence[str]) -> dict[str, Any]:
+def result(rows: pd.DataFrame) -> dict[str, Any]:
     """All cells of all models, and how far predictions are off."""
-    rows = pd.concat(
-        [read_table(out / f"{label}.parquet").assign(model=label) for label in labels],
-        ignore_index=True,
-    )
-    machine = json.loads((out / f"{labels[-1]}-machine.json").read_text(encoding="utf-8"))
     by: list[tuple[str, Callable[[pd.DataFrame], pd.Series]]] = [
         ("model", lambda r: r["model"]),
         ("schedule", lambda r: r["schedule"]),
         ("batch_size", lambda r: r["batch_size"].astype(str)),
         ("temperature", lambda r: r["temperature"].astype(str)),
     ]
-    hashes = rows.groupby("model")["predictions_sha256"].first().to_dict()
     cells = rows.drop(columns="predictions_sha256")
     return {
-        **machine,
-        "predictions_sha256": hashes,
+        "predictions_sha256": rows.groupby("model")["predictions_sha256"].first().to_dict(),
         "all": errors(rows),
         "by": {
             name: {str(key): errors(own) for key, own in rows.groupby(of(rows))}

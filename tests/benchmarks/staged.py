@@ -5,7 +5,6 @@ goes on. So a machine has to be quiet for a minute or two at a time only.
 """
 
 import json
-import os
 import signal
 import sys
 import time
@@ -21,7 +20,6 @@ from selfspec_cli.calibrate.confirm_stage import confirm_paths
 from selfspec_cli.calibrate.run import Outcome, Prepared, calibrate, load, prepare_run
 from selfspec_cli.config import CalibrateConfig
 from selfspec_cli.engine.load import quiet_library
-from selfspec_cli.provenance import collect
 from selfspec_cli.replay.confirm import ConfirmPath
 from selfspec_cli.replay.setting import Setting
 from selfspec_cli.storage import RunDir, read_table, write_table
@@ -48,11 +46,18 @@ class Sitting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A finished calibration with its model, ready to decode."""
+    """A finished calibration with its model, ready to decode; without one, only to be read."""
 
     prepared: Prepared
     outcome: Outcome
-    setting: Setting
+    loaded: Setting | None
+
+    @property
+    def setting(self) -> Setting:
+        """Raises TimeUp where no model was loaded: nothing may be decoded."""
+        if self.loaded is None:
+            raise TimeUp
+        return self.loaded
 
     @property
     def run(self) -> RunDir:
@@ -73,6 +78,8 @@ class Stage:
         """A shard of the benchmark: read where it is there, else made and kept."""
         shard = self.run.shard_path("benchmark", key)
         if not shard.exists():
+            if self.loaded is None:
+                raise TimeUp
             sitting.check()
             write_table(make(), shard)
         return read_table(shard)
@@ -92,17 +99,25 @@ class Lines:
         print(text, file=sys.stderr, flush=True)
 
 
-def calibrated(config: CalibrateConfig) -> Stage:
+def calibrated(config: CalibrateConfig, *, so_far: bool = False) -> Stage:
     """Calibrate, or go on, or read what is finished; then load the model.
 
     Observed token ids must be kept (`include_text`): the benchmarks decode those paths again.
+
+    Args:
+        config: the calibration.
+        so_far: only read a finished calibration, without its model.
     """
     quiet_library()
     prepared = prepare_run(config)
+    if so_far and prepared.run.manifest.get("status") != "done":
+        raise TimeUp
     outcome = calibrate(prepared, Lines())
+    if so_far:
+        return Stage(prepared=prepared, outcome=outcome, loaded=None)
     loaded = load(prepared, Lines())
     setting = Setting(loaded=loaded, draft_truncation=config.draft_truncation, seed=config.seed)
-    return Stage(prepared=prepared, outcome=outcome, setting=setting)
+    return Stage(prepared=prepared, outcome=outcome, loaded=setting)
 
 
 def sit(seconds: float, work: Callable[[Sitting], None]) -> None:
@@ -122,14 +137,12 @@ def sit(seconds: float, work: Callable[[Sitting], None]) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def write_json(path: Path | None, stage: Stage, document: Mapping[str, Any]) -> None:
-    """Write a result file, if one is wanted, with what its times depend on."""
+def write_json(path: Path | None, run: RunDir, document: Mapping[str, Any]) -> None:
+    """Write a result file, if one is wanted, with what the run says its times depend on."""
     if path is None:
         return
-    view = stage.setting.loaded.view
-    facts = collect(device=view.device.type)
+    facts = run.manifest["provenance"]
     kept = {name: facts[name] for name in ("device", "libraries", "platform")}
-    threads = os.environ.get("OMP_NUM_THREADS")
-    head = {**kept, "omp_num_threads": threads, "engine": view.engine}
+    head = {**kept, "engine": run.manifest["engine"]}
     text = json.dumps({**head, **document}, indent=1, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")

@@ -25,7 +25,7 @@ CONFIG = """
 exit_layers: 3
 draft_lengths: 2
 temperatures: 0,0.7
-batch_sizes: [1, 2, 4]
+batch_sizes: [1, 2, 4, 9]
 confirm: {cells: 8, requests: 1, min_tokens: 4}
 include_text: true
 """
@@ -178,24 +178,24 @@ def test_a_complete_run_is_only_read(resumed, tiny_checkpoint, trace, monkeypatc
     assert run_cli(*made) in FINISHED
 
 
-def test_one_row_alone_has_no_such_stage(tiny_checkpoint, trace, tmp_path):
-    config = CONFIG.replace("batch_sizes: [1, 2, 4]\n", "").replace("0,0.7", "0.7")
-    assert run_cli(*command(tiny_checkpoint, trace, tmp_path, config_text=config)) in FINISHED
-    assert STAGE not in manifest(tmp_path / "run")["stages"]
-    assert not (tmp_path / "run" / "confirm_batch.csv").exists()
+def test_one_row_alone_has_no_such_stage(reference):
+    """A run of the default batch size, confirmed at one row."""
+    assert "confirm" in manifest(reference)["stages"], "the premise"
+    assert STAGE not in manifest(reference)["stages"]
+    assert not (reference / "confirm_batch.csv").exists()
 
 
-def test_a_batch_nobody_can_fill_is_told(tiny_checkpoint, tmp_path, capsys):
-    """Two requests for three rows: no decode, no file, a complete run."""
-    config = CONFIG.replace("[1, 2, 4]", "3").replace("0,0.7", "0")
-    rows = write_trace(tmp_path / "t.jsonl", trace_rows(2, max_tokens=6))
-    made = command(tiny_checkpoint, rows, tmp_path, config_text=config)
-    made.remove("-q")
-    assert run_cli(*made) in FINISHED
-    assert "too few requests of one temperature to fill a batch of 3" in " ".join(
-        capsys.readouterr().err.split()
-    )
-    assert manifest(tmp_path / "run")["stages"][STAGE]["artefacts"] == []
+def test_a_batch_nobody_can_fill_is_told(resumed):
+    """Seven requests for nine rows."""
+    run, before, _, _ = resumed
+    assert before["too_few"] == manifest(run)["stages"][STAGE]["too_few"] == [9]
+    said = []
+
+    class Hears:
+        note = staticmethod(said.append)
+
+    batch_confirm_stage._tell_left_out(ChosenBatches.from_document(before), Hears)
+    assert said == ["too few requests of one temperature to fill a batch of 9"]
 
 
 def test_sizes_come_smallest_largest_then_the_rest():
