@@ -121,11 +121,14 @@ class CompiledView(LayerView):
         served = self._served(hidden, cache, indices, prepared)
         if not served:
             return super().chain(hidden, cache, indices, prepared, tap)
-        hidden, m = hidden.contiguous(), hidden.shape[1]
+        hidden, (rows, m) = hidden.contiguous(), hidden.shape[:2]
+        one_of_many = rows == 1 < cache.rows  # a program for one row takes a buffer of one row
         written = [start + m for start in cache.lengths[indices[0]]]
         for index in indices:
             program, shared = served[self.layer_kinds[index]]
             own: Any = (cache.keys[index], cache.values[index])
+            if one_of_many:
+                own = (own[0][:1], own[1][:1])
             hidden = self._programs.call(program, index, hidden, *own, *shared)
             cache.lengths[index] = list(written)
             if tap is not None:

@@ -34,7 +34,8 @@ def states_in_rows(view: LayerView, tokens: Tensor, rows: int = ROWS) -> States:
     """Run `PASSES` in `rows` rows that stand at different positions of the same tokens [1, n]."""
     lengths = [max(1, tokens.shape[1] - sum(PASSES) - row) for row in range(rows)]
     cache = _filled(view, tokens, lengths)
-    found: dict[int, list[Tensor]] = {depth: [] for depth in range(view.num_layers + 1)}
+    found: dict[int, list[Tensor]] = {depth: [] for depth in range(1, view.num_layers + 1)}
+    logits: list[Tensor] = []
     done = 0
     for m in PASSES:
         ids = torch.cat([tokens[:, n + done : n + done + m] for n in lengths])
@@ -47,8 +48,9 @@ def states_in_rows(view: LayerView, tokens: Tensor, rows: int = ROWS) -> States:
             # A recorded pass writes to the same memory every time.
             lambda depth, h: found[depth].append(h.clone()),
         )
-        found[LOGITS].append(view.head(hidden))
+        logits.append(view.head(hidden))
         done += m
+    found[LOGITS] = logits  # compared last: a wrong layer is told by its depth
     return {depth: torch.cat(parts, dim=1) for depth, parts in found.items()}
 
 

@@ -13,16 +13,14 @@ from selfspec_cli.engine.view import LayerView
 
 COMPILED_ROWS = {"llama": 3}
 """Families whose programs are compiled in every run of the tests, and for how many rows; compiling
-takes 3-7 s a program. The others run with `-m slow`: compiled, and traced (the program is run
-operation by operation, which takes minutes)."""
+takes 3-7 s a program, once a machine. The others are compiled with `-m slow`."""
+TRACED = ("gemma2", "gpt2")
+"""Families whose programs are traced and run operation by operation in every run of the tests: two
+kinds of layers over the library's own attention; no rotary tables."""
 ENGINES = [
-    *(pytest.param(name, "compiled", id=f"{name}-compiled") for name in COMPILED_ROWS),
-    *(pytest.param(name, "traced", id=f"{name}-traced", marks=pytest.mark.slow) for name in NAMES),
-    *(
-        pytest.param(name, "compiled", id=f"{name}-compiled", marks=pytest.mark.slow)
-        for name in NAMES
-        if name not in COMPILED_ROWS
-    ),
+    pytest.param(name, engine, id=f"{name}-{engine}", marks=() if usual else pytest.mark.slow)
+    for engine, some in (("compiled", COMPILED_ROWS), ("traced", TRACED))
+    for name, usual in ((name, name in some) for name in NAMES)
 ]
 
 
