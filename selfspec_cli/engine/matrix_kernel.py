@@ -78,7 +78,10 @@ def build_kernel(rows: int) -> Kernel:
         scope[name] = numba.njit(fastmath=True, inline="never")(scope[name])
     calls = (f"if rest == {g}: dot{rows}_{g}(x, w, bias, y, p, n)" for g in range(1, POSITIONS))
     _define(_LINEAR.format(R=rows, G=POSITIONS, rests=("\n" + " " * 12).join(calls)), scope)
+    threads = torch.get_num_threads()
     compiled = _parallel(scope[f"linear{rows}"])
+    numba.get_num_threads()  # starts numba's threads, after which OpenMP, and so torch, ...
+    torch.set_num_threads(threads)  # ... would use every core whatever it was told
     most = numba.config.NUMBA_NUM_THREADS
 
     def run(x: Any, w: Any, bias: Any, y: Any) -> None:

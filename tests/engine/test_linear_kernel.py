@@ -2,6 +2,8 @@
 
 import builtins
 import functools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -189,6 +191,23 @@ def test_the_kernel_runs_on_as_many_threads_as_torch(threads):
     finally:
         torch.set_num_threads(before)
     assert used == min(threads, numba.config.NUMBA_NUM_THREADS)
+
+
+def test_making_the_kernel_leaves_torch_its_threads():
+    """Numba starts a thread a core and tells OpenMP so, which torch shares; once a process."""
+    code = (
+        "import torch\n"
+        "from selfspec_cli.engine.linear_kernel import kernel\n"
+        "torch.set_num_threads(3)\n"
+        "run = kernel()\n"
+        "x, w, b, y = (torch.zeros(*s).numpy() for s in ((1, 8), (9, 8), (9,), (1, 9)))\n"
+        "run(x, w, b, y)\n"
+        "print(torch.get_num_threads())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "3", f"torch is left {done.stdout.strip()} of 3 threads"
 
 
 def test_what_is_no_plain_float32_layer_keeps_its_own_product():
