@@ -18,7 +18,7 @@ confirm: {cells: 6, requests: 3, min_tokens: 8}
 """
 TINY = CONFIG.replace("2-6", "1-3")
 PROBE = """
-import contextlib, io, json, resource, sys, time
+import contextlib, io, json, pathlib, sys, time
 from selfspec_cli.cli.app import _run
 shown = io.StringIO()
 with contextlib.redirect_stdout(shown):
@@ -26,7 +26,8 @@ with contextlib.redirect_stdout(shown):
 begin = time.perf_counter()
 with contextlib.redirect_stdout(io.StringIO()):
     assert _run(sys.argv[1:]) in (0, 3)  # these few requests are no evidence
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+peak = 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 real = {"seconds": time.perf_counter() - begin, "peak": peak}
 print(json.dumps({"said": json.loads(shown.getvalue()), "real": real}))
 """

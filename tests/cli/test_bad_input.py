@@ -110,7 +110,6 @@ def test_a_family_that_even_the_library_does_not_know(try_to, tmp_path, tiny_che
         ("--continuations", "foo", "regenerate"),
         ("--sweep", "foo", "decode"),
         ("--engine", "foo", "eager"),
-        ("--engine", "compiled", "eager"),
         ("--device", "tpu", "cpu"),
         ("--dtype", "int3", "bfloat16"),
     ],

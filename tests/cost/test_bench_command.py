@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from cost_helpers import tiny_model
 
 from selfspec_cli.cli.app import _run
@@ -66,6 +67,28 @@ def test_batch_sizes_have_lines_of_their_own(
     assert len(fits["by_batch"]["3"]["greedy"]["rounds"]) == 6
 
 
+def test_the_engine_that_was_timed_is_told(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compiled was asked for and cannot be had: one notice, and the other's name everywhere."""
+
+    def no_compiler(*_: object, **__: object) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch._inductor, "standalone_compile", no_compiler)
+    out = tmp_path / "costs"
+    words = ("-m", folder, *SMALL, "--temperatures", "0", "--engine", "compiled", "-o", out)
+    assert bench(*words, "--json") == 0
+    shown, told = capsys.readouterr()
+    assert json.loads(shown)["engine"] == "linear_kernel"
+    assert set(read_table(out / "cost.csv")["engine"]) == {"linear_kernel"}
+    assert told.count("compiled layers cannot be used here (no compiler)") == 1, told
+    assert told.count("compiling layer program 1;") == 1, told
+
+
 def test_json_is_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("-m", folder, *SMALL, "--temperatures", "0.7", "--json", "-q") == 0
     shown, told = capsys.readouterr()
@@ -78,6 +101,7 @@ def test_json_is_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert [len(at["draft_cost_ratio"]), len(at["verify_cost_ratio"][0])] == [3, 2]
     assert at["floor_ratio"] > 0
     assert document["read_bandwidth_bytes_per_s"] > 0
+    assert document["engine"] == "eager", "auto compiles no model as small as this"
     assert [document["seed"], document["num_blocks"]] == [0, 10]
     assert [document["batch_sizes"], document["batches"]] == [[1], {}]
     assert at["tokens_per_s"] == pytest.approx(1 / at["ar_seconds"])
@@ -101,6 +125,7 @@ def test_json_is_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) 
         (("-m", "FOLDER", *SMALL, "--batch-size", "many"), "is not a range"),
         (("-m", "FOLDER", *SMALL, "--dtype", "int3"), "unknown dtype"),
         (("-m", "FOLDER", *SMALL, "--device", "abacus"), "abacus"),
+        (("-m", "FOLDER", *SMALL, "--engine", "fast"), "--engine: unknown engine 'fast'"),
         (("-m", "./no-such-folder", *SMALL), "no such folder"),
     ],
 )
@@ -127,7 +152,7 @@ def test_a_runs_folder_is_not_touched(
 def test_help_does_not_import_torch() -> None:
     code = (
         "import sys; from selfspec_cli.cli import bench; "
-        "sys.exit(any(name in sys.modules for name in ('torch', 'pandas', 'transformers')))"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numba', 'pandas', 'transformers')))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False)
     assert done.returncode == 0, "importing the command loads a heavy library"

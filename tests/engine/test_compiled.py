@@ -121,8 +121,8 @@ def test_sampled_rounds_are_those_of_the_eager_engine(name, engine):
 @pytest.mark.parametrize(("name", "engine"), ENGINES)
 def test_long_passes_run_the_librarys_layers_over_the_same_cache(name, engine, monkeypatch):
     """Beyond MAX_POSITIONS: here drafts run programs and verification does not."""
-    monkeypatch.setattr(compiled, "MAX_POSITIONS", 4)
     view, job = fast_view(name, engine), Job(prompt=PROMPTS[12], budget=BUDGET)
+    monkeypatch.setattr(compiled, "MAX_POSITIONS", 4)  # of this decode, not of what others share
     plain = decode_plain(damped_view(name), job, greedy_policy(view)).output
     with CallCounter(view) as counter:
         state, rounds = decode_speculative(view, job, greedy_policy(view), 3, 8)
