@@ -151,7 +151,8 @@ def test_a_runs_folder_is_not_touched(
 
 def test_help_does_not_import_torch() -> None:
     code = (
-        "import sys; from selfspec_cli.cli import bench; heavy = 'torch numba pandas transformers'; "
+        "import sys; from selfspec_cli.cli import bench; "
+        "heavy = 'torch numba pandas transformers'; "
         "sys.exit(any(name in sys.modules for name in heavy.split()))"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False)
