@@ -1,0 +1,68 @@
+"""JUnit XML of a gate, for the test views of CI systems."""
+
+from collections import Counter
+from xml.etree import ElementTree
+
+from selfspec_cli.gate.verdict import Check, GateReport
+from selfspec_cli.report.format import shown
+
+_SUITE = "selfspec gate"
+
+
+def junit_xml(report: GateReport) -> bytes:
+    r"""Return one test suite with one test case a check, in UTF-8.
+
+    A check that fails the gate is a `failure`. One without a verdict is `skipped`: the gate still
+    leaves with code 3 if a verdict was needed, which a test view alone does not show. A failure
+    that only warns is a passed case whose `system-out` says so. Characters that cannot be printed
+    are written as escapes such as `\x1b`: XML knows no control characters.
+
+    Source: the schema that Jenkins' xunit plugin publishes (testsuites, testsuite, testcase).
+    """
+    checks = report.checks
+    numbers = {
+        "tests": str(len(checks)),
+        "failures": str(sum(check.fails for check in checks)),
+        "errors": "0",
+        "skipped": str(sum(check.outcome == "no_verdict" for check in checks)),
+    }
+    root = ElementTree.Element("testsuites", {"name": _SUITE, **numbers})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": _SUITE, **numbers})
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in (("run", report.run), ("outcome", report.outcome)):
+        ElementTree.SubElement(properties, "property", {"name": name, "value": shown(value)})
+    seen: Counter[str] = Counter()
+    for check in checks:
+        _add_case(suite, check, _unique(_label(check), seen))
+    if report.notes:
+        notes = "\n".join(shown(note) for note in report.notes)
+        ElementTree.SubElement(suite, "system-out").text = notes
+    text: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text
+
+
+def _label(check: Check) -> str:
+    name = shown(check.name)
+    return f"{name} [{shown(check.subject)}]" if check.subject else name
+
+
+def _unique(label: str, seen: Counter[str]) -> str:
+    """Test views join cases of one name: the second of a name gets a number."""
+    seen[label] += 1
+    return label if seen[label] == 1 else f"{label} #{seen[label]}"
+
+
+def _add_case(suite: ElementTree.Element, check: Check, label: str) -> None:
+    case = ElementTree.SubElement(
+        suite, "testcase", {"classname": f"selfspec.gate.{shown(check.name)}", "name": label}
+    )
+    text = shown(check.text)
+    advice = shown(check.next_step)
+    if check.fails:
+        failure = ElementTree.SubElement(case, "failure", {"message": text, "type": "failed"})
+        failure.text = "\n".join(part for part in (text, advice) if part)
+    elif check.outcome == "no_verdict":
+        ElementTree.SubElement(case, "skipped", {"message": " ".join(filter(None, (text, advice)))})
+    else:
+        said = f"warning: {text}" if check.warns else text
+        ElementTree.SubElement(case, "system-out").text = said
