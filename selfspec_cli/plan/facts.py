@@ -65,12 +65,24 @@ def run_facts(run: RunDir, costs: Costs, cost_path: Path, *, own: bool) -> RunFa
     )
 
 
+def model_revision(fingerprint: Mapping[str, Any]) -> str | None:
+    """Return the hash of config and weights that a plan names its model by.
+
+    Args:
+        fingerprint: of `provenance.model_fingerprint`; empty gives None.
+    """
+    content = {
+        "config": fingerprint.get("config_sha256"),
+        "weights": fingerprint.get("weights") or [],
+    }
+    return document_hash(content) if fingerprint else None
+
+
 def _model(manifest: Mapping[str, Any]) -> ModelFacts:
     found = (manifest.get("provenance") or {}).get("model") or {}
-    content = {"config": found.get("config_sha256"), "weights": found.get("weights") or []}
     return ModelFacts(
         id=str(found.get("name") or "unknown"),
-        revision=document_hash(content) if found else None,
+        revision=model_revision(found),
         num_layers=len(manifest["stages"]["cost"]["layer_kinds"]),
         dtype=str(manifest.get("dtype") or "unknown"),
         tokenizer_hash=found.get("tokenizer_sha256"),

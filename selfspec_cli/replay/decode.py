@@ -1,6 +1,6 @@
 """Decode one request for real and time it: plainly, or in rounds of a cell."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from selfspec_cli.cost.clock import Stopwatch
@@ -35,10 +35,17 @@ class Decoded:
         return len(self.tokens) - 1
 
 
-def decode(state: Decoder, policy: Policy, cell: Cell | None, clock: Stopwatch) -> Decoded:
+def decode(
+    state: Decoder,
+    policy: Policy,
+    cell: Cell | None,
+    clock: Stopwatch,
+    told: Callable[[], object] = lambda: None,
+) -> Decoded:
     """Decode from x_0 to the end with a policy of its own; the prompt stays in the cache.
 
-    The state is rewound first, so that one prefill serves every cell of a request.
+    The state is rewound first, so that one prefill serves every cell of a request. `told` is called
+    before the first step and after each step or round, within the time taken.
     """
     state.rewind(1)
     state.policy = policy
@@ -46,11 +53,13 @@ def decode(state: Decoder, policy: Policy, cell: Cell | None, clock: Stopwatch) 
     rounds: list[Round] = []
 
     def steps() -> None:
+        told()
         while state.finish is None:
             if cell is None:
                 state.ar_step()
             else:
                 rounds.append(state.round(cell.exit_layer, cell.draft_length))
+            told()
 
     seconds = clock.span(steps)
     return Decoded(
