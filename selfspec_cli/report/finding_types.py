@@ -1,7 +1,8 @@
 """What findings are drawn from, and what they are."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -25,9 +26,32 @@ class Timing:
     cost_model_error: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the device holds, and what plain steps read of it."""
+
+    device_bytes: float
+    step_bytes: Mapping[int, float]
+    """Weights and cache of one row, by tokens in the cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Production:
+    """What a server counted of its own speculation."""
+
+    source: str
+    """Name of the file."""
+    rounds: int
+    drafted: int
+    accepted: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evidence:
-    """What findings are drawn from; frames as `figure_data` makes them."""
+    """What findings are drawn from; frames as `figure_data` makes them.
+
+    What a run never wrote is an empty frame, an empty mapping or None, and no finding is drawn.
+    """
 
     plan: PlanDocument
     by_layer: pd.DataFrame
@@ -35,6 +59,16 @@ class Evidence:
     lengths: Sequence[tuple[Rule, AcceptedLengths]]
     timings: Sequence[Timing]
     self_check_error: float | None
+    grid: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Roll-ups of grid.csv by temperature: all traffic at every cell."""
+    decodes: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """confirm.csv, all columns."""
+    batch_decodes: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """confirm_batch.csv, all columns."""
+    law_proof: Mapping[str, Any] = field(default_factory=dict)
+    """Stage confirm's `exactness`: the test of the sampled law."""
+    memory: Memory | None = None
+    production: Production | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

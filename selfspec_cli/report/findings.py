@@ -8,9 +8,12 @@ fires on noise alone.
 from selfspec_cli.report import finding_acceptance as acceptance
 from selfspec_cli.report import finding_batches as batches
 from selfspec_cli.report import finding_costs as costs
+from selfspec_cli.report import finding_output as output
 from selfspec_cli.report.finding_types import Evidence, Finding
 
 _CHECKS = (
+    output.output_differs,
+    output.law_differs,
     costs.unstable,
     costs.not_additive,
     costs.prediction_off,

@@ -1,0 +1,84 @@
+"""What findings are drawn from, gathered from a run's files."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
+from selfspec_cli.plan.document import Rule
+from selfspec_cli.report.finding_types import Evidence, Memory, Timing
+from selfspec_cli.report.tables import RunTables
+from selfspec_cli.storage import RunDir, read_table
+
+
+def gather(
+    tables: RunTables,
+    frames: Mapping[str, pd.DataFrame],
+    lengths: Sequence[tuple[Rule, AcceptedLengths]],
+) -> Evidence:
+    """Return the evidence of a run.
+
+    Args:
+        tables: the run's files.
+        frames: `by_layer` and `measured` as `figure_data` makes them, and `grid`, the roll-ups of
+            grid.csv by temperature.
+        lengths: accepted lengths of each rule's cell.
+
+    Raises:
+        StorageError: confirm.csv or confirm_batch.csv is torn.
+    """
+    error = tables.manifest.get("self_check_error")
+    run = RunDir.load(tables.path)
+    return Evidence(
+        plan=tables.plan,
+        by_layer=frames["by_layer"],
+        measured=frames["measured"],
+        lengths=lengths,
+        timings=_timings(tables),
+        self_check_error=float(error) if isinstance(error, int | float) else None,
+        grid=frames["grid"],
+        decodes=_whole(run, "confirm.csv"),
+        batch_decodes=_whole(run, "confirm_batch.csv"),
+        law_proof=tables.stage("confirm").get("exactness") or {},
+        memory=_memory(tables),
+    )
+
+
+def _whole(run: RunDir, name: str) -> pd.DataFrame:
+    """A table with all its columns; empty where it was never written."""
+    file = run.artefact(name)
+    return read_table(file) if file.exists() else pd.DataFrame()
+
+
+def _timings(tables: RunTables) -> tuple[Timing, ...]:
+    """Of the run's own costs; a plan priced with other costs is judged by the plan's warnings."""
+    if tables.costs is None:
+        return ()
+    found = []
+    for law, surface in tables.costs.surfaces.items():
+        spread = surface.relative_spread()
+        found.append(
+            Timing(
+                law=law,
+                ar_spread=spread["ar"],
+                round_spread=spread["round"],
+                unstable=surface.unstable,
+                cost_model_error=tables.costs.fits[law].cost_model_error,
+            )
+        )
+    return tuple(found)
+
+
+def _memory(tables: RunTables) -> Memory | None:
+    """Bytes that a plain step reads by context, and what the device has; None where unknown.
+
+    A step reads every weight it uses and the whole cache, so what it reads must be held.
+    """
+    device = (tables.manifest.get("provenance") or {}).get("device") or {}
+    held = device.get("memory_bytes")
+    bandwidth = tables.stage("cost").get("bandwidth") or {}
+    rate, floors = bandwidth.get("read_bytes_per_s"), bandwidth.get("floor_s") or {}
+    known = {int(at): float(s) * float(rate) for at, s in floors.items() if s and rate}
+    if not held or not known:
+        return None
+    return Memory(device_bytes=float(held), step_bytes=known)
