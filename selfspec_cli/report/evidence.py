@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
+from selfspec_cli.analysis.grid import ALL_TASKS, build_grid
+from selfspec_cli.analysis.grid import COLUMNS as GRID_COLUMNS
 from selfspec_cli.plan.document import Rule
+from selfspec_cli.report.figure_data import rows_of
 from selfspec_cli.report.finding_types import Evidence, Memory, Timing
 from selfspec_cli.report.tables import RunTables
 from selfspec_cli.storage import RunDir, read_table
@@ -40,8 +43,30 @@ def gather(
         decodes=_whole(run, "confirm.csv"),
         batch_decodes=_whole(run, "confirm_batch.csv"),
         law_proof=tables.stage("confirm").get("exactness") or {},
+        offline=_offline(tables),
         memory=_memory(tables),
     )
+
+
+def pooled_grid(tables: RunTables) -> pd.DataFrame:
+    """Return the roll-ups of grid.csv; one bucket a temperature costs a tenth of all of them."""
+    if tables.walk is None or tables.requests is None:
+        return pd.DataFrame(columns=list(GRID_COLUMNS))
+    surfaces = None if tables.costs is None else tables.costs.surfaces
+    pooled = tables.requests[["request_id"]].assign(task=ALL_TASKS)
+    grid = build_grid(tables.walk, pooled, surfaces, [0], seed=int(tables.config.get("seed", 0)))
+    return grid.loc[grid["evidence"] == "all"].reset_index(drop=True)
+
+
+def _offline(tables: RunTables) -> pd.DataFrame:
+    if tables.walk is None or tables.requests is None:
+        return pd.DataFrame()
+    rows = tables.walk.merge(tables.requests[["request_id", "task"]], on="request_id", how="left")
+    rules = tables.plan.rules
+    used = [rule for rule in rules if rule.enabled] or rules
+    parts = [rows_of(rule, rows) for rule in used]
+    names = ["group_id", "rounds", "drafted", "accepted"]
+    return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame()
 
 
 def _whole(run: RunDir, name: str) -> pd.DataFrame:

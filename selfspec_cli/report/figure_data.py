@@ -203,14 +203,19 @@ def rule_lengths(tables: RunTables) -> list[tuple[Rule, AcceptedLengths]]:
     rows = tables.walk.merge(tables.requests[["request_id", "task"]], on="request_id", how="left")
     found = []
     for rule in by_traffic(tables.plan.rules):
-        lengths = accepted_lengths(_rows_of(rule, rows))
+        lengths = accepted_lengths(rows_of(rule, rows))
         if lengths is not None:
             found.append((rule, lengths))
     return found
 
 
-def _rows_of(rule: Rule, rows: pd.DataFrame) -> pd.DataFrame:
-    """Walk rows of a rule's bucket at its own cell."""
+def rows_of(rule: Rule, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the walk rows of a rule's bucket at its own cell.
+
+    Args:
+        rule: of the plan.
+        rows: walk.parquet with the task of each request.
+    """
     top = np.inf if rule.context_max is None else rule.context_max
     inside = (
         (rows["task"] == rule.task)

@@ -52,8 +52,12 @@ class RunTables:
         return facts
 
 
-def read_run(path: Path) -> RunTables:
+def read_run(path: Path, plan: PlanDocument | None = None) -> RunTables:
     """Read a run directory.
+
+    Args:
+        path: the run directory.
+        plan: in place of the run's own, for a run that ended before it wrote one.
 
     Raises:
         RunDirError: `path` holds no run.
@@ -65,7 +69,7 @@ def read_run(path: Path) -> RunTables:
     return RunTables(
         path=path,
         manifest=manifest,
-        plan=_read_plan(run),
+        plan=_read_plan(run) if plan is None else plan,
         requests=_optional(run, "requests.parquet"),
         observations=_optional(run, "observations.parquet", _OBSERVED),
         walk=_optional(run, "walk.parquet", WALK_COLUMNS),

@@ -7,22 +7,20 @@ from typing import Any
 
 import pandas as pd
 
-from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
 from selfspec_cli.analysis.confirmation import median_and_worst_error, regrets, summarise_confirm
-from selfspec_cli.analysis.grid import ALL_TASKS, build_grid
-from selfspec_cli.analysis.grid import COLUMNS as GRID_COLUMNS
 from selfspec_cli.plan.batch_text import batches_sentence
-from selfspec_cli.plan.document import PlanDocument, Rule
+from selfspec_cli.plan.document import PlanDocument
 from selfspec_cli.plan.document_origin import OWN_COSTS
 from selfspec_cli.report import figure_view as views
+from selfspec_cli.report.evidence import gather, pooled_grid
 from selfspec_cli.report.facts import InputFacts, input_facts, provenance
 from selfspec_cli.report.figure_data import acceptance, rule_lengths
 from selfspec_cli.report.figure_view import FigureView, make_figures
-from selfspec_cli.report.finding_types import Evidence, Finding, Timing
+from selfspec_cli.report.finding_types import Finding
 from selfspec_cli.report.findings import find
 from selfspec_cli.report.format import plural
 from selfspec_cli.report.rule_rows import RuleRow, rule_rows
-from selfspec_cli.report.tables import RunTables, read_run
+from selfspec_cli.report.tables import read_run
 from selfspec_cli.report.takes import Take, takes
 from selfspec_cli.report.verdict import Verdict, make_verdict, next_command
 
@@ -131,7 +129,7 @@ def build_view(path: Path) -> ReportView:
     tables = read_run(path)
     plan = tables.plan
     name = path.resolve().name
-    grid = _grid(tables)
+    grid = pooled_grid(tables)
     lengths = rule_lengths(tables)
     figures = make_figures(tables, grid, acceptance(tables), lengths)
     return ReportView(
@@ -143,7 +141,7 @@ def build_view(path: Path) -> ReportView:
         takes=takes(plan),
         grid=grid,
         figures=figures,
-        findings=find(_evidence(tables, figures, lengths)),
+        findings=find(gather(tables, _frames(figures, grid), lengths)),
         inputs=input_facts(tables),
         confirmation=_confirmation(tables.confirm, tables.stage("confirm")),
         provenance=provenance(tables),
@@ -152,50 +150,9 @@ def build_view(path: Path) -> ReportView:
     )
 
 
-def _grid(tables: RunTables) -> pd.DataFrame:
-    """The roll-ups of grid.csv; one bucket a temperature costs a tenth of all of them."""
-    if tables.walk is None or tables.requests is None:
-        return pd.DataFrame(columns=list(GRID_COLUMNS))
-    surfaces = None if tables.costs is None else tables.costs.surfaces
-    pooled = tables.requests[["request_id"]].assign(task=ALL_TASKS)
-    grid = build_grid(tables.walk, pooled, surfaces, [0], seed=int(tables.config.get("seed", 0)))
-    return grid.loc[grid["evidence"] == "all"].reset_index(drop=True)
-
-
-def _evidence(
-    tables: RunTables,
-    figures: Sequence[FigureView],
-    lengths: Sequence[tuple[Rule, AcceptedLengths]],
-) -> Evidence:
-    frames = {figure.name: figure.table for figure in figures}
-    error = tables.manifest.get("self_check_error")
-    return Evidence(
-        plan=tables.plan,
-        by_layer=frames[views.LAYERS],
-        measured=frames[views.MEASURED],
-        lengths=lengths,
-        timings=_timings(tables),
-        self_check_error=float(error) if isinstance(error, int | float) else None,
-    )
-
-
-def _timings(tables: RunTables) -> tuple[Timing, ...]:
-    """Of the run's own costs; a plan priced with other costs is judged by the plan's warnings."""
-    if tables.costs is None:
-        return ()
-    found = []
-    for law, surface in tables.costs.surfaces.items():
-        spread = surface.relative_spread()
-        found.append(
-            Timing(
-                law=law,
-                ar_spread=spread["ar"],
-                round_spread=spread["round"],
-                unstable=surface.unstable,
-                cost_model_error=tables.costs.fits[law].cost_model_error,
-            )
-        )
-    return tuple(found)
+def _frames(figures: Sequence[FigureView], grid: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    tables = {figure.name: figure.table for figure in figures}
+    return {"by_layer": tables[views.LAYERS], "measured": tables[views.MEASURED], "grid": grid}
 
 
 def _confirmation(confirm: pd.DataFrame | None, stage: Mapping[str, Any]) -> Confirmation | None:
