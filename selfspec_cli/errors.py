@@ -69,6 +69,10 @@ class RunDirError(SelfspecError):
     """The output folder cannot be used, or belongs to another measurement."""
 
 
+class ComparisonError(SelfspecError):
+    """Two runs cannot be compared; the message names the key that differs."""
+
+
 class CostRangeError(SelfspecError):
     """A cost was asked for outside the measured range; costs are never extrapolated."""
 
