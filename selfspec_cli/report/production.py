@@ -84,10 +84,15 @@ def _number(text: str) -> object:
 
 
 def _whole(path: Path, field: str, value: object) -> int:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or value < 0 or value != int(value):  # type: ignore[arg-type,operator,call-overload]
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value < 0
+        or value != int(value)
+    ):
         raise _refused(path, field, f"is {value!r}, not a whole number of 0 or more")
-    return int(value)  # type: ignore[call-overload,no-any-return]
+    return int(value)
 
 
 def _refused(path: Path, field: str, what: str) -> ConfigError:
