@@ -147,6 +147,9 @@ def _problem(details: Any, source: _Source) -> ConfigError:
 def _unknown_key(path: tuple[str, ...], source: _Source) -> ConfigError:
     dotted = ".".join(path)
     known = _known_keys()
+    if path[0] == "gate":
+        hint = "Rules of the gate have a file of their own: selfspec gate RUN --rules FILE."
+        return ConfigError(f"unknown key {dotted!r}", where=source.place(path), hint=hint)
     near = difflib.get_close_matches(dotted, known, n=1) or [
         key for key in known if key.rpartition(".")[2] == path[-1]
     ]

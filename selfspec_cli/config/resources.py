@@ -5,18 +5,25 @@ In a wheel they are package data; in a source checkout the same files are the to
 """
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
 from selfspec_cli.errors import ConfigError
 
 _PACKAGE = "selfspec_cli"
+_RULES = "gate"  # presets of this name, or this name and a dash, are rules of the gate
 
 
 def preset_names() -> tuple[str, ...]:
     """Return the names that `-c NAME` knows, sorted."""
-    return tuple(sorted(path.stem for path in _files("configs", ".yaml")))
+    return tuple(sorted({path.stem for path in _files("configs", ".yaml")} - set(rules_names())))
+
+
+def rules_names() -> tuple[str, ...]:
+    """Return the names that `gate --rules NAME` knows, sorted."""
+    stems = {path.stem for path in _files("configs", ".yaml")}
+    return tuple(sorted(stem for stem in stems if stem.partition("-")[0] == _RULES))
 
 
 def preset_path(name: str) -> Path:
@@ -25,14 +32,26 @@ def preset_path(name: str) -> Path:
     Raises:
         ConfigError: no such preset; the message lists them and the nearest.
     """
+    return _named(name, preset_names(), "-c")
+
+
+def rules_path(name: str) -> Path:
+    """Return the file of a preset of the gate's rules.
+
+    Raises:
+        ConfigError: no such preset; the message lists them and the nearest.
+    """
+    return _named(name, rules_names(), "--rules")
+
+
+def _named(name: str, names: Sequence[str], option: str) -> Path:
     for path in _files("configs", ".yaml"):
-        if path.stem == name:
+        if path.stem == name and name in names:
             return path
-    names = preset_names()
     near = difflib.get_close_matches(name, names, n=1)
     raise ConfigError(
         f"{name!r} is neither a preset nor a file",
-        where="-c",
+        where=option,
         hint=(f"Did you mean {near[0]}? " if near else "")
         + f"Presets: {', '.join(names) or 'none found in this installation'}.",
     )
