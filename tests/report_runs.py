@@ -18,7 +18,8 @@ from selfspec_cli.plan.planner import basis_of, draft_plan
 from selfspec_cli.plan.settings import PlanSettings
 from selfspec_cli.storage import RunDir, read_table, write_table
 
-LAYERS = (2, 3, 4)  # of 6
+DEPTH = 6
+LAYERS = (2, 3, 4)
 LENGTHS = (1, 2, 3, 4)
 TEMPERATURES = (0.0, 0.7)
 EDGES = (0, 512)
@@ -66,10 +67,10 @@ def make_run(
     write_table(cost_rows(batches=batches), run.artefact("cost.csv"))
     floors = {str(context): 0.005 for context in CONTEXTS}
     run.finish_stage(
-        "cost", ["cost.csv"], layer_kinds=["full"] * 6,
+        "cost", ["cost.csv"], layer_kinds=["full"] * DEPTH,
         bandwidth={"read_bytes_per_s": 1e10, "floor_s": floors},
     )  # fmt: skip
-    costs = price(read_table(run.artefact("cost.csv")), ["full"] * 6)
+    costs = price(read_table(run.artefact("cost.csv")), ["full"] * DEPTH)
     table, left_out = walk_paths(run, costs, LAYERS, LENGTHS)
     write_table(table, run.artefact("walk.parquet"))
     grid = build_grid(table, requests, costs.surfaces, EDGES, seed=0, by_batch=costs.by_batch)
@@ -163,28 +164,26 @@ def _paths(requests: pd.DataFrame, tokens: int, temperatures: Sequence[float]) -
 def _observations(
     paths: pd.DataFrame, acceptance: pd.Series, tokens: int, rng: np.random.Generator
 ) -> pd.DataFrame:
-    pieces = []
+    columns: dict[str, list[np.ndarray]] = {}
     for path in paths.to_dict("records"):
         for layer in LAYERS:
             mean = acceptance[path["request_id"]] * (1 - 0.06 * (LAYERS[-1] - layer))
             hit = rng.random(tokens - 1) < mean
             coins = np.where(hit, 1.0, 0.0 if path["temperature"] == 0 else 0.1 * mean)
-            pieces.append(
-                pd.DataFrame(
-                    {
-                        "path_id": path["path_id"],
-                        "request_id": path["request_id"],
-                        "temperature": path["temperature"],
-                        "position": np.arange(1, tokens, dtype=np.int32),
-                        "drafter": "early_exit",
-                        "exit_layer": np.int32(layer),
-                        "accept_given_path": coins.astype(np.float32),
-                        "accept_prob": coins.astype(np.float32),
-                        "is_argmax": hit,
-                    }
-                )
-            )
-    return pd.concat(pieces, ignore_index=True)
+            piece = {
+                "path_id": np.full(len(hit), path["path_id"], dtype=object),
+                "request_id": np.full(len(hit), path["request_id"], dtype=object),
+                "temperature": np.full(len(hit), path["temperature"]),
+                "position": np.arange(1, tokens, dtype=np.int32),
+                "drafter": np.full(len(hit), "early_exit", dtype=object),
+                "exit_layer": np.full(len(hit), layer, dtype=np.int32),
+                "accept_given_path": coins.astype(np.float32),
+                "accept_prob": coins.astype(np.float32),
+                "is_argmax": hit,
+            }
+            for name, values in piece.items():
+                columns.setdefault(name, []).append(values)
+    return pd.DataFrame({name: np.concatenate(parts) for name, parts in columns.items()})
 
 
 def cost_rows(
@@ -207,20 +206,21 @@ def cost_rows(
 
 def _cells(laws: Sequence[str], size: int, slope: float) -> list[tuple[object, ...]]:
     cells: list[tuple[object, ...]] = []
+    widths = range(1, max(LENGTHS) + 2)
     more = slope * (size - 1)  # rows beyond the first, in a layer
     for law in laws:
         for context in CONTEXTS:
             grown = 1e-7 * context
-            cells.append(("ar", law, np.nan, 1, context, 6 * (0.001 + grown + more) + 0.0004))
-        cells += [("head", law, np.nan, m, np.nan, 0.0003 + 1e-5 * m) for m in range(1, 6)]
-        cells += [("accept", law, np.nan, m, np.nan, 1e-5) for m in range(1, 6)]
+            cells.append(("ar", law, np.nan, 1, context, DEPTH * (0.001 + grown + more) + 0.0004))
+        cells += [("head", law, np.nan, m, np.nan, 0.0003 + 1e-5 * m) for m in widths]
+        cells += [("accept", law, np.nan, m, np.nan, 1e-5) for m in widths]
         cells.append(("draw", law, np.nan, 1, np.nan, 2e-5))
-    for m in range(1, 6):
+    for m in widths:
         cells.append(("embed", "", np.nan, m, np.nan, 1e-5))
         for context in CONTEXTS:
             cells.append(("prep", "", np.nan, m, context, 1e-5))
-            chain = 6 * (0.001 + 1e-7 * context + slope * (m * size - 1))
-            cells.append(("layers/full", "", 6, m, context, chain))
+            chain = DEPTH * (0.001 + 1e-7 * context + slope * (m * size - 1))
+            cells.append(("layers/full", "", DEPTH, m, context, chain))
     return cells
 
 
