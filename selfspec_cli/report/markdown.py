@@ -41,6 +41,7 @@ def render_markdown(view: ReportView) -> str:
         plain(view.batches),
         "",
         *_batches(view),
+        *_decoded(view),
         "## Findings",
         "",
         *(
@@ -102,6 +103,24 @@ def _batches(view: ReportView) -> list[str]:
         *_table(["batch", "plain step", "plain tokens/s"], plain_rows),
         "",
     ]
+
+
+def _decoded(view: ReportView) -> list[str]:
+    """Batches decoded for real; nothing where there were none."""
+    head = ["decoded in batches", "batch", "cell", "predicted", "measured", "error", "output"]
+    rows = [
+        [
+            plain(found.schedule),
+            str(found.batch_size),
+            found.cell,
+            ratio(found.predicted_speedup),
+            ratio(found.measured_speedup),
+            found.signed_error,
+            found.output,
+        ]
+        for found in view.decoded_batches
+    ]
+    return [*_table(head, rows), ""] if rows else []
 
 
 def _at_batch(rule: Rule, entry: AtBatch) -> str:

@@ -38,6 +38,7 @@ class RunTables:
     walk: pd.DataFrame | None
     costs: Costs | None
     confirm: pd.DataFrame | None
+    confirm_batch: pd.DataFrame | None
     sweep: pd.DataFrame | None
 
     @property
@@ -75,6 +76,7 @@ def read_run(path: Path, plan: PlanDocument | None = None) -> RunTables:
         walk=_optional(run, "walk.parquet", WALK_COLUMNS),
         costs=_costs(run, manifest),
         confirm=_optional(run, "confirm.csv", _CONFIRMED),
+        confirm_batch=_optional(run, "confirm_batch.csv"),
         sweep=_optional(run, "sweep.csv"),
     )
 

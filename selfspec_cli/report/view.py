@@ -12,6 +12,7 @@ from selfspec_cli.plan.batch_text import batches_sentence
 from selfspec_cli.plan.document import PlanDocument
 from selfspec_cli.plan.document_origin import OWN_COSTS
 from selfspec_cli.report import figure_view as views
+from selfspec_cli.report.decoded_batches import DecodedBatch, decoded_batches
 from selfspec_cli.report.evidence import gather, pooled_grid
 from selfspec_cli.report.facts import InputFacts, input_facts, provenance
 from selfspec_cli.report.figure_data import acceptance, rule_lengths
@@ -83,6 +84,7 @@ class ReportView:
     findings: tuple[Finding, ...]
     inputs: InputFacts
     confirmation: Confirmation | None
+    decoded_batches: tuple[DecodedBatch, ...]
     provenance: tuple[tuple[str, str], ...]
     next_command: str
     """As the verdict's, with the run's path as it was given: to be typed right here."""
@@ -144,6 +146,7 @@ def build_view(path: Path) -> ReportView:
         findings=find(gather(tables, _frames(figures, grid), lengths)),
         inputs=input_facts(tables),
         confirmation=_confirmation(tables.confirm, tables.stage("confirm")),
+        decoded_batches=decoded_batches(tables.confirm_batch),
         provenance=provenance(tables),
         next_command=next_command(plan, tables.manifest, str(path)),
         foreign_costs=plan.measured_on.costs.source != OWN_COSTS,
