@@ -10,6 +10,7 @@ from selfspec_cli.analysis.grid import COLUMNS as GRID_COLUMNS
 from selfspec_cli.plan.document import Rule
 from selfspec_cli.report.figure_data import rows_of
 from selfspec_cli.report.finding_types import Evidence, Memory, Timing
+from selfspec_cli.report.rule_rows import by_traffic
 from selfspec_cli.report.tables import RunTables
 from selfspec_cli.storage import RunDir, read_table
 
@@ -43,7 +44,8 @@ def gather(
         decodes=_whole(run, "confirm.csv"),
         batch_decodes=_whole(run, "confirm_batch.csv"),
         law_proof=tables.stage("confirm").get("exactness") or {},
-        offline=_offline(tables),
+        cells=_cells(tables),
+        bench=_whole(run, "bench.csv"),
         memory=_memory(tables),
     )
 
@@ -58,15 +60,11 @@ def pooled_grid(tables: RunTables) -> pd.DataFrame:
     return grid.loc[grid["evidence"] == "all"].reset_index(drop=True)
 
 
-def _offline(tables: RunTables) -> pd.DataFrame:
+def _cells(tables: RunTables) -> list[tuple[Rule, pd.DataFrame]]:
     if tables.walk is None or tables.requests is None:
-        return pd.DataFrame()
+        return []
     rows = tables.walk.merge(tables.requests[["request_id", "task"]], on="request_id", how="left")
-    rules = tables.plan.rules
-    used = [rule for rule in rules if rule.enabled] or rules
-    parts = [rows_of(rule, rows) for rule in used]
-    names = ["group_id", "rounds", "drafted", "accepted"]
-    return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame()
+    return [(rule, rows_of(rule, rows)) for rule in by_traffic(tables.plan.rules)]
 
 
 def _whole(run: RunDir, name: str) -> pd.DataFrame:

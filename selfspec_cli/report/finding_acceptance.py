@@ -22,8 +22,8 @@ def chance_level(evidence: Evidence) -> Iterator[Finding]:
     if (upper < CHANCE_ACCEPTANCE).all():
         error = evidence.self_check_error
         norm = (
-            f"The layer view reproduced the model's own forward pass to {error:.0e}, so no norm "
-            "was left out."
+            f"The layer view reproduced the model's own forward pass to {error:.0e}, so the final "
+            "norm is there after the last layer; whether exits pass it too, that does not show."
             if error is not None
             else "Whether the final norm runs before the head was not checked."
         )

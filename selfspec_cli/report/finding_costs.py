@@ -69,15 +69,7 @@ def prediction_off(evidence: Evidence) -> Iterator[Finding]:
 
 def costly(evidence: Evidence) -> Iterator[Finding]:
     """The textbook formula promises a gain from this acceptance, the measured costs take it."""
-    goal = 1 + evidence.plan.settings.margin
-    rules = [
-        rule
-        for rule in judged_off(evidence)
-        if (rule.acceptance_rate_tested or 0.0) >= GOOD_ACCEPTANCE
-        and rule.textbook is not None
-        and (rule.textbook.formula_speedup or 0.0) >= goal
-        and (rule.speedup.estimate or 0.0) < goal
-    ]
+    rules = costly_rules(evidence)
     if rules:
         first = rules[0]
         formula = first.textbook.formula_speedup if first.textbook else None
@@ -92,6 +84,19 @@ def costly(evidence: Evidence) -> Iterator[Finding]:
             remedy="Faster kernels for small steps (graphs, a smaller head for the draft), a "
             "shallower exit layer, or a machine that is bandwidth bound.",
         )
+
+
+def costly_rules(evidence: Evidence) -> list[Rule]:
+    """Return rules that are off although acceptance is good and the formula promises a gain."""
+    goal = 1 + evidence.plan.settings.margin
+    return [
+        rule
+        for rule in judged_off(evidence)
+        if (rule.acceptance_rate_tested or 0.0) >= GOOD_ACCEPTANCE
+        and rule.textbook is not None
+        and (rule.textbook.formula_speedup or 0.0) >= goal
+        and (rule.speedup.estimate or 0.0) < goal
+    ]
 
 
 def not_bandwidth_bound(evidence: Evidence) -> Iterator[Finding]:

@@ -67,9 +67,10 @@ class Evidence:
     """confirm_batch.csv, all columns."""
     law_proof: Mapping[str, Any] = field(default_factory=dict)
     """Stage confirm's `exactness`: the test of the sampled law."""
-    offline: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Walk rows of the plan's cells, each in its own bucket: group_id, rounds, drafted, accepted;
-    those of rules that are on, or of all where none is."""
+    cells: Sequence[tuple[Rule, pd.DataFrame]] = ()
+    """Each rule with the walk rows of its bucket at its own cell, the largest bucket first."""
+    bench: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """bench.csv, where the run's folder has one."""
     memory: Memory | None = None
     production: Production | None = None
 

@@ -8,18 +8,29 @@ fires on noise alone.
 from selfspec_cli.report import finding_acceptance as acceptance
 from selfspec_cli.report import finding_batches as batches
 from selfspec_cli.report import finding_costs as costs
+from selfspec_cli.report import finding_decodes as decodes
+from selfspec_cli.report import finding_memory as memory
 from selfspec_cli.report import finding_output as output
+from selfspec_cli.report import finding_production as production
+from selfspec_cli.report import finding_shares as shares
 from selfspec_cli.report.finding_types import Evidence, Finding
 
 _CHECKS = (
     output.output_differs,
     output.law_differs,
+    memory.device_short,
     costs.unstable,
     costs.not_additive,
+    decodes.accepts_fewer,
     costs.prediction_off,
+    decodes.pace_changed,
+    production.accepts_less,
     acceptance.chance_level,
     acceptance.low_acceptance,
     costs.costly,
+    shares.dearest_part,
+    memory.above_plain,
+    decodes.slow_tail,
     costs.not_bandwidth_bound,
     costs.fades_with_context,
     batches.fades_with_batch,
