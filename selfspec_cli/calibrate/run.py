@@ -33,6 +33,7 @@ from selfspec_cli.config import (
     resolve_exit_layers,
 )
 from selfspec_cli.config.hashes import document_hash
+from selfspec_cli.engine.footprint import footprint
 from selfspec_cli.engine.load import (
     LoadedModel,
     LoadOptions,
@@ -305,6 +306,7 @@ def _begin(prepared: Prepared, loaded: LoadedModel, argv: Sequence[str]) -> None
         self_check_error=loaded.self_check_error,
         dtype=str(loaded.view.dtype).removeprefix("torch."),
         engine=loaded.view.engine,
+        footprint=footprint(loaded.view),
         eos_token_ids=sorted(loaded.eos_ids),
         notices=list(loaded.notices),
     )

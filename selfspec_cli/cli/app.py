@@ -13,6 +13,7 @@ from selfspec_cli.cli.bench import bench
 from selfspec_cli.cli.calibrate import calibrate
 from selfspec_cli.cli.demo_model import demo_model
 from selfspec_cli.cli.doctor import doctor
+from selfspec_cli.cli.gate import gate
 from selfspec_cli.cli.init import init
 from selfspec_cli.cli.plan import plan
 from selfspec_cli.cli.report import report
@@ -49,6 +50,7 @@ app.command()(plan)
 app.command()(bench)
 app.command("demo-model")(demo_model)
 app.command()(report)
+app.command()(gate)
 app.command()(doctor)
 app.command()(init)
 

@@ -1,0 +1,103 @@
+"""Do the predictions agree with what was really decoded, and was anything better beside it?"""
+
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from selfspec_cli.analysis.confirmation import median_and_worst_error, regrets, summarise_confirm
+from selfspec_cli.buckets import context_label
+from selfspec_cli.gate.evidence import GateEvidence
+from selfspec_cli.gate.verdict import Check, Outcome
+from selfspec_cli.report.format import interval, percent, plural, shown
+
+_ROUNDING = 1e-9  # equal passes
+_DECODE = "Calibrate again with confirm.cells above 0 in the config."
+_ALONE = "Measure on an otherwise idle machine; see the cost findings: selfspec doctor RUN."
+_OTHER = "Plan again: selfspec plan RUN; decode more cells: confirm.cells in the config."
+
+
+def prediction_checks(evidence: GateEvidence, max_median: float, max_worst: float) -> list[Check]:
+    """Return |predicted ÷ measured speedup - 1| of the decoded cells, median and worst.
+
+    Args:
+        evidence: of the run.
+        max_median: largest median; equal passes.
+        max_worst: largest error of any cell; equal passes.
+    """
+    if evidence.confirm is None or evidence.confirm.empty:
+        return [_error("median", None, max_median, 0), _error("worst", None, max_worst, 0)]
+    summary = summarise_confirm(evidence.confirm)
+    cells = int(summary["error"].notna().sum())
+    median, worst = median_and_worst_error(summary)
+    return [_error("median", median, max_median, cells), _error("worst", worst, max_worst, cells)]
+
+
+def _error(which: str, value: float | None, limit: float, cells: int) -> Check:
+    known = value if value is not None and math.isfinite(value) else None
+    outcome: Outcome = "no_verdict"
+    if known is not None:
+        outcome = "pass" if known <= limit + _ROUNDING else "fail"
+    return Check(
+        name="prediction_error",
+        outcome=outcome,
+        subject=which,
+        value=known,
+        limit=limit,
+        text=f"{which} error of the predicted speedup is {percent(known)} over "
+        f"{plural(cells, 'decoded cell')}, at most {percent(limit)} is asked",
+        next_step={"pass": "", "fail": _ALONE, "no_verdict": _DECODE}[outcome],
+        timing=True,
+    )
+
+
+def regret_checks(evidence: GateEvidence, limit: float) -> list[Check]:
+    """Return the time lost against the best cell decoded on the same requests, bucket by bucket.
+
+    A loss counts only where its paired interval lies above 1 (`analysis.confirmation.regrets`).
+
+    Args:
+        evidence: of the run.
+        limit: largest share of the best cell's seconds; equal passes.
+    """
+    confirm = evidence.confirm
+    table = None if confirm is None or confirm.empty else regrets(confirm)
+    known = None if table is None else table.loc[table["regret"].notna()]
+    if known is None or known.empty:
+        return [_regret("", None, limit, "no chosen cell was decoded beside another one")]
+    return [
+        _regret(_subject(row), float(row["regret"]), limit, _told(row, limit))
+        for row in known.to_dict("records")
+    ]
+
+
+def _subject(row: Mapping[Hashable, Any]) -> str:
+    top = None if pd.isna(row["context_max"]) else int(row["context_max"])
+    band = context_label(int(row["context_min"]), top)
+    return f"{shown(row['task'])}, {band}, T={row['temperature']:g}"
+
+
+def _told(row: Mapping[Hashable, Any], limit: float) -> str:
+    best = f"L={row['best_exit_layer']:.0f}, k={row['best_draft_length']:.0f}"
+    ends = interval(row["seconds_ratio_low"], row["seconds_ratio_high"])
+    return (
+        f"{percent(float(row['regret']))} of the time is lost against {best} "
+        f"(seconds ratio {ends}), at most {percent(limit)} may be"
+    )
+
+
+def _regret(subject: str, value: float | None, limit: float, told: str) -> Check:
+    outcome: Outcome = "no_verdict"
+    if value is not None:
+        outcome = "pass" if value <= limit + _ROUNDING else "fail"
+    return Check(
+        name="regret",
+        outcome=outcome,
+        subject=subject,
+        value=value,
+        limit=limit,
+        text=told,
+        next_step={"pass": "", "fail": _OTHER, "no_verdict": _DECODE}[outcome],
+        timing=True,
+    )
