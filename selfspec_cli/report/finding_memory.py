@@ -56,7 +56,9 @@ def above_plain(evidence: Evidence) -> Iterator[Finding]:
         return
     peaks = table.dropna(subset=["peak_memory_bytes"])
     keys = [name for name in ("task", "context_min", "temperature", "batch_size") if name in peaks]
-    highest = peaks.groupby([*keys, "arm"])["peak_memory_bytes"].max().unstack("arm")
+    highest = peaks.pivot_table(
+        index=keys, columns="arm", values="peak_memory_bytes", aggfunc="max"
+    )
     if "ar" not in highest:
         return
     ours = highest[[name for name in ("plan", "forced") if name in highest]].max(axis=1)
