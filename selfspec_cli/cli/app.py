@@ -11,12 +11,14 @@ import typer
 from selfspec_cli import __version__
 from selfspec_cli.cli.bench import bench
 from selfspec_cli.cli.calibrate import calibrate
+from selfspec_cli.cli.compare import compare
 from selfspec_cli.cli.demo_model import demo_model
 from selfspec_cli.cli.doctor import doctor
 from selfspec_cli.cli.gate import gate
 from selfspec_cli.cli.init import init
 from selfspec_cli.cli.plan import plan
 from selfspec_cli.cli.report import report
+from selfspec_cli.cli.verify import verify
 from selfspec_cli.cli.visible import visible
 from selfspec_cli.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, SelfspecError
 
@@ -50,8 +52,10 @@ app.command()(plan)
 app.command()(bench)
 app.command("demo-model")(demo_model)
 app.command()(report)
+app.command()(compare)
 app.command()(gate)
 app.command()(doctor)
+app.command()(verify)
 app.command()(init)
 
 
