@@ -1,0 +1,193 @@
+"""A bench in words: names of arms, verdicts, and sentences that terminal and page share."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from selfspec_cli.analysis.intervals import RatioInterval
+from selfspec_cli.analysis.latency import Quantile
+from selfspec_cli.bench.slower import SlowRequest
+from selfspec_cli.bench.summary import (
+    AR,
+    EARLY_EXIT,
+    FORCED,
+    GENERATE,
+    PLAN,
+    PROMPT_LOOKUP,
+    RIVALS,
+    BenchSummary,
+    Line,
+)
+from selfspec_cli.report.format import (
+    NOT_KNOWN,
+    number,
+    percent,
+    plural,
+    ratio,
+    ratio_with_interval,
+    shown,
+)
+
+FASTER, SLOWER, SAME, NO_VERDICT = "faster", "slower", "not significant", "no verdict"
+_SHORT = {
+    AR: "plain", PLAN: "plan", FORCED: "forced on", PROMPT_LOOKUP: "HF lookup",
+    EARLY_EXIT: "HF exit", GENERATE: "HF plain",
+}  # fmt: skip
+_LONG = {
+    AR: "plain decoding", PLAN: "plan", FORCED: "forced on everywhere",
+    PROMPT_LOOKUP: "transformers' prompt lookup", EARLY_EXIT: "transformers' early exit",
+    GENERATE: "transformers' plain decoding",
+}  # fmt: skip
+_MAX_NAMED = 3  # buckets in a sentence
+
+
+def short_name(arm: str) -> str:
+    """Return an arm's name for the head of a column."""
+    return _SHORT.get(arm, shown(arm, 14))
+
+
+def long_name(arm: str) -> str:
+    """Return an arm's name for a sentence."""
+    return _LONG.get(arm, shown(arm, 30))
+
+
+def verdict(found: RatioInterval | None) -> str:
+    """Return what a speedup says: faster, slower, not significant, or no verdict.
+
+    No verdict where there is no interval, or fewer effective groups than a rule may rest on. An
+    arm that is no faster is called faster in 2.5 % of benches, and as often slower.
+    """
+    if found is None or found.low is None or found.high is None or not found.supports_verdict:
+        return NO_VERDICT
+    if found.low > 1.0:
+        return FASTER
+    return SLOWER if found.high < 1.0 else SAME
+
+
+def speed(found: RatioInterval | None) -> str:
+    """Return `1.12x (1.05-1.19)`, or `n/a`."""
+    return (
+        NOT_KNOWN if found is None else ratio_with_interval(found.estimate, found.low, found.high)
+    )
+
+
+def judged(line: Line) -> RatioInterval:
+    """Return the speedup an arm is judged by: a rival's over its own plain decoding."""
+    return line.speedup if line.own_speedup is None else line.own_speedup
+
+
+def seconds(found: Quantile) -> str:
+    """Return a time that keeps three digits, `0.123 s` or `12.3 ms`, or `n/a`."""
+    value = found.value
+    if value is None:
+        return NOT_KNOWN
+    return f"{value:.3g} s" if value >= 0.1 else f"{1000 * value:.3g} ms"
+
+
+def answer(summary: BenchSummary) -> str:
+    """Return the bench in one sentence: what the plan does, measured here."""
+    told = [_told(line) for arm in summary.arms if (line := summary.total(arm)) and _counts(arm)]
+    return "; ".join(told) if told else "Nothing was decoded beside plain decoding: no verdict"
+
+
+def _counts(arm: str) -> bool:
+    return arm not in (AR, GENERATE)
+
+
+def _told(line: Line) -> str:
+    found, name = judged(line), long_name(line.arm)
+    if found.estimate is None:
+        return f"{name}: no request to compare"
+    if line.arm in RIVALS:
+        return f"{name} {speed(found)} of its own generate{_thin(found)}"
+    if line.arm != PLAN:
+        return f"{name} {speed(found)}{_thin(found)}"
+    off = " and speculates in none" if not line.num_speculating and line.num_requests else ""
+    over = plural(line.num_buckets, "bucket")
+    return f"{name} {speed(found)} of plain decoding over {over}{off}{_thin(found)}"
+
+
+def _thin(found: RatioInterval) -> str:
+    said = verdict(found)
+    return f" ({said})" if said in (SAME, NO_VERDICT) else ""
+
+
+def facts(summary: BenchSummary) -> Iterator[str]:
+    """Yield sentences for people: larger batches, peaks, slow requests, exactness, memory, cost."""
+    yield from _batches(summary)
+    yield from peaks(summary)
+    yield from _slower(summary)
+    yield from _exactness(summary)
+    yield from _memory(summary)
+    yield (
+        f"Totals are weighted by {summary.weighted_by}; intervals are 95 %, over groups; "
+        "* over transformers' own plain decoding."
+    )
+
+
+def peaks(summary: BenchSummary) -> Iterator[str]:
+    """Yield one warning an arm whose rounds accept all or nothing in some bucket."""
+    for arm in summary.arms:
+        found = [line for line in summary.lines if line.arm == arm and line.two_peaks]
+        if found:
+            names = [line.bucket.label for line in found if line.bucket]
+            more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+            yield (
+                f"Two peaks of accepted lengths, all or nothing, with {short_name(arm)} in "
+                f"{shown('; '.join(names[:_MAX_NAMED]), 120)}{more}: "
+                "the median gains, the tail pays."
+            )
+
+
+def reasons(slower: Sequence[SlowRequest]) -> str:
+    """Return why requests got slower, the commonest reason first: `timing noise 2, ...`."""
+    counts = Counter(one.reason for one in slower)
+    return ", ".join(f"{reason} {n}" for reason, n in sorted(counts.items(), key=_most))
+
+
+def _most(item: tuple[str, int]) -> tuple[int, str]:
+    return (-item[1], item[0])
+
+
+def _batches(summary: BenchSummary) -> Iterator[str]:
+    for size in summary.batch_sizes[1:]:
+        told = [
+            f"{short_name(line.arm)} {ratio(judged(line).estimate)}"
+            for line in summary.totals
+            if line.batch_size == size and _counts(line.arm)
+        ]
+        plain = summary.total(AR, size)
+        rate = number(plain.tokens_per_second, 1) if plain else NOT_KNOWN
+        yield f"Batch {size}: plain {rate} tokens/s{''.join(f', {one}' for one in told)}."
+
+
+def _slower(summary: BenchSummary) -> Iterator[str]:
+    for arm in summary.arms:
+        line = summary.total(arm)
+        if line is None or not line.num_compared or arm in RIVALS:
+            continue
+        share = percent(len(line.slower) / line.num_compared)
+        why = f": {reasons(line.slower)}" if line.slower else ""
+        yield (
+            f"Slower than 1.05 x their plain time with {short_name(arm)}: {len(line.slower)} of "
+            f"{line.num_compared} requests ({share}){why}."
+        )
+
+
+def _exactness(summary: BenchSummary) -> Iterator[str]:
+    ours = [line for line in summary.totals if line.arm not in RIVALS and line.num_checked]
+    if not ours:
+        yield "No output was compared with plain decoding: exactness is not shown here."
+        return
+    checked, differ = sum(n.num_checked for n in ours), sum(n.num_differ for n in ours)
+    word = "equals plain decoding" if not differ else f"DIFFERS from plain decoding in {differ}"
+    yield f"Greedy output {word} ({checked} compared)."
+
+
+def _memory(summary: BenchSummary) -> Iterator[str]:
+    told = [
+        f"{short_name(line.arm)} {line.peak_memory_bytes / 1e6:,.0f} MB"
+        for arm in summary.arms
+        if (line := summary.total(arm)) and line.peak_memory_bytes is not None
+    ]
+    if told:
+        yield f"Peak memory: {', '.join(told)}."
