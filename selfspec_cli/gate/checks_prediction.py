@@ -7,10 +7,12 @@ from typing import Any
 import pandas as pd
 
 from selfspec_cli.analysis.confirmation import median_and_worst_error, regrets, summarise_confirm
-from selfspec_cli.buckets import context_label
+from selfspec_cli.gate.checks_timing import bucket_and_cell
 from selfspec_cli.gate.evidence import GateEvidence
 from selfspec_cli.gate.verdict import Check, Outcome
-from selfspec_cli.report.format import interval, percent, plural, shown
+from selfspec_cli.plan.rules import cell_of, key_of_rule
+from selfspec_cli.report.format import interval, percent, plural
+from selfspec_cli.report.rule_rows import rule_label
 
 _ROUNDING = 1e-9  # equal passes
 _DECODE = "Calibrate again with confirm.cells above 0 in the config."
@@ -55,27 +57,24 @@ def _error(which: str, value: float | None, limit: float, cells: int) -> Check:
 def regret_checks(evidence: GateEvidence, limit: float) -> list[Check]:
     """Return the time lost against the best cell decoded on the same requests, bucket by bucket.
 
-    A loss counts only where its paired interval lies above 1 (`analysis.confirmation.regrets`).
+    A loss counts only where its paired interval lies above 1 (`analysis.confirmation.regrets`),
+    and only where the cell decoded as the choice is still that of an enabled rule.
 
     Args:
         evidence: of the run.
         limit: largest share of the best cell's seconds; equal passes.
     """
     confirm = evidence.confirm
-    table = None if confirm is None or confirm.empty else regrets(confirm)
-    known = None if table is None else table.loc[table["regret"].notna()]
-    if known is None or known.empty:
-        return [_regret("", None, limit, "no chosen cell was decoded beside another one")]
-    return [
-        _regret(_subject(row), float(row["regret"]), limit, _told(row, limit))
-        for row in known.to_dict("records")
+    rows = [] if confirm is None or confirm.empty else regrets(confirm).to_dict("records")
+    chosen = {(key_of_rule(rule), cell_of(rule)): rule_label(rule) for rule in evidence.enabled}
+    known = [
+        (chosen[bucket_and_cell(row)], row)
+        for row in rows
+        if not pd.isna(row["regret"]) and bucket_and_cell(row) in chosen
     ]
-
-
-def _subject(row: Mapping[Hashable, Any]) -> str:
-    top = None if pd.isna(row["context_max"]) else int(row["context_max"])
-    band = context_label(int(row["context_min"]), top)
-    return f"{shown(row['task'])}, {band}, T={row['temperature']:g}"
+    if not known:
+        return [_regret("", None, limit, "no enabled cell was decoded beside another one")]
+    return [_regret(label, float(row["regret"]), limit, _told(row, limit)) for label, row in known]
 
 
 def _told(row: Mapping[Hashable, Any], limit: float) -> str:

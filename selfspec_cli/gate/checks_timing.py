@@ -4,13 +4,14 @@ A comparison passes where the lower end of the 95 % interval reaches its limit, 
 its one-sided test rejects at the Holm level, and else there is no verdict.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from selfspec_cli.analysis.confirmation import summarise_confirm
+from selfspec_cli.analysis.evidence import Cell
 from selfspec_cli.analysis.intervals import MIN_EFFECTIVE_GROUPS
 from selfspec_cli.buckets import BucketKey
 from selfspec_cli.gate.evidence import GateEvidence
@@ -20,7 +21,7 @@ from selfspec_cli.gate.verdict import Check, Outcome
 from selfspec_cli.plan.document import Interval, Rule
 from selfspec_cli.plan.document_origin import OWN_COSTS
 from selfspec_cli.plan.rules import cell_of, key_of_rule
-from selfspec_cli.report.format import percent, ratio, ratio_with_interval
+from selfspec_cli.report.format import percent, ratio_with_interval
 from selfspec_cli.report.rule_rows import rule_label
 
 _ROUNDING = 1e-9  # "equal passes" must survive the rounding of 1 + margin
@@ -184,7 +185,7 @@ def _measured(evidence: GateEvidence, limit: float) -> Iterator[Comparison]:
     if evidence.confirm is None or evidence.confirm.empty or not own:
         return
     summary = summarise_confirm(evidence.confirm)
-    cells = {_key(row): row for row in _records(summary)}
+    cells = {bucket_and_cell(row): row for row in _records(summary)}
     for rule in evidence.enabled:
         cell = cell_of(rule)
         row = None if cell is None else cells.get((key_of_rule(rule), cell))
@@ -198,8 +199,13 @@ def _measured(evidence: GateEvidence, limit: float) -> Iterator[Comparison]:
             yield ratio_comparison("measured_speedup", label, found, groups, limit)
 
 
-def _key(row: dict[str, Any]) -> tuple[BucketKey, tuple[int, int]]:
-    top = row["context_max"]
+def bucket_and_cell(row: Mapping[Any, Any]) -> tuple[BucketKey, Cell]:
+    """Return whose decodes a row of a table over confirm.csv speaks of.
+
+    Args:
+        row: task, context_min, context_max (missing: open), temperature, exit_layer, draft_length.
+    """
+    top = None if pd.isna(row["context_max"]) else row["context_max"]
     bucket = BucketKey(
         task=str(row["task"]),
         context_min=int(row["context_min"]),
@@ -213,33 +219,3 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows with None where a value is missing."""
     plain = frame.astype(object).where(frame.notna(), None)
     return [{str(key): value for key, value in row.items()} for row in plain.to_dict("records")]
-
-
-def p99_checks(evidence: GateEvidence, limit: float) -> list[Check]:
-    """Return P99 of request time over plain decoding's, one check a bucket.
-
-    Args:
-        evidence: of the run.
-        limit: largest ratio; equal passes.
-    """
-    return [_p99(rule, limit) for rule in evidence.enabled]
-
-
-def _p99(rule: Rule, limit: float) -> Check:
-    value = rule.request_p99_ratio
-    groups = rule.evidence_requests or 0
-    outcome: Outcome = "no_verdict"
-    told = f"no P99 with {groups} requests, 300 are needed"
-    if value is not None:
-        outcome = "pass" if value <= limit + _ROUNDING else "fail"
-        told = f"P99 of request time is {ratio(value)} that of plain decoding, at most {limit:g}"
-    return Check(
-        name="request_p99",
-        outcome=outcome,
-        subject=rule_label(rule),
-        value=value,
-        limit=limit,
-        text=told,
-        next_step={"pass": "", "fail": _SLOWER, "no_verdict": _MORE}[outcome],
-        timing=True,
-    )

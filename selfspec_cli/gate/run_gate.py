@@ -8,7 +8,8 @@ from selfspec_cli.gate.checks_memory import memory_checks
 from selfspec_cli.gate.checks_plan import break_even_checks, enough_checks, floor_checks
 from selfspec_cli.gate.checks_prediction import prediction_checks, regret_checks
 from selfspec_cli.gate.checks_proof import exactness_checks
-from selfspec_cli.gate.checks_timing import judge, p99_checks, timing_comparisons
+from selfspec_cli.gate.checks_tail import p99_comparisons
+from selfspec_cli.gate.checks_timing import judge, timing_comparisons
 from selfspec_cli.gate.checks_today import age_check, fingerprint_checks
 from selfspec_cli.gate.drift import drift_checks
 from selfspec_cli.gate.evidence import GateEvidence, read_evidence
@@ -58,8 +59,10 @@ def run_gate(run: Path, rules: GateRules, options: GateOptions | None = None) ->
 def _judged(
     evidence: GateEvidence, rules: GateRules, asked: GateOptions, now: Today
 ) -> list[Check]:
-    found = judge(timing_comparisons(evidence, rules))
-    checks = [_with_policy(check, rules.rule(check.name)) for check in found]
+    comparisons = timing_comparisons(evidence, rules)
+    if rules.request_p99.enabled:
+        comparisons.extend(p99_comparisons(evidence, rules.request_p99.max_ratio))
+    checks = [_with_policy(check, rules.rule(check.name)) for check in judge(comparisons)]
     for name, make in _others(evidence, rules, asked, now).items():
         rule = rules.rule(name)
         if rule.enabled:
@@ -74,7 +77,6 @@ def _others(
     return {
         "acceptance_break_even": lambda: break_even_checks(evidence),
         "acceptance_floor": lambda: floor_checks(evidence, rules.acceptance_floor.min_acceptance),
-        "request_p99": lambda: p99_checks(evidence, rules.request_p99.max_ratio),
         "memory": lambda: memory_checks(evidence, rules.memory),
         "exactness": lambda: exactness_checks(evidence),
         "prediction_error": lambda: prediction_checks(
