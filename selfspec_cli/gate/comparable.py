@@ -1,0 +1,116 @@
+"""Which keys two runs must share to be compared, and which only make their timings foreign."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from selfspec_cli.errors import ComparisonError
+from selfspec_cli.gate.side import Side
+from selfspec_cli.plan.document_origin import OWN_COSTS
+from selfspec_cli.provenance import differences
+from selfspec_cli.report.format import shown
+
+_MEASUREMENT = (
+    "temperatures", "task_from", "limit", "max_tokens", "default_max_tokens", "continuations",
+    "acceptance", "draft_truncation", "tokenizer", "chat_template",
+)  # fmt: skip
+"""Keys of the measurement that say which requests were read, and what counts as accepted."""
+_TIMING_LIBRARIES = ("torch", "transformers")
+_NOT_TIMING = ("memory_bytes",)  # of the device: a resized machine computes as fast
+_LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A key on which two runs differ."""
+
+    key: str
+    base: str
+    new: str
+
+    @property
+    def text(self) -> str:
+        """`key: base | new`."""
+        return f"{self.key}: {self.base} | {self.new}"
+
+
+def check_comparable(base: Side, new: Side) -> None:
+    """Refuse two runs that did not read the same requests the same way.
+
+    Raises:
+        ComparisonError: names the first key that differs, with both values, and counts the rest.
+    """
+    found = _differences(_must_agree(base), _must_agree(new))
+    if not found:
+        return
+    first, rest = found[0], found[1:]
+    more = f" (and {', '.join(other.key for other in rest)})" if rest else ""
+    raise ComparisonError(
+        f"cannot be compared: {first.key} is {first.base} in the first run and {first.new} in the "
+        f"second{more}",
+        where=f"{base.path} and {new.path}",
+        hint="Calibrate both on the same traces with the same options.",
+    )
+
+
+def foreign_timing(base: Side, new: Side) -> tuple[Difference, ...]:
+    """Return the keys for which seconds of the two runs do not compare; empty if they do."""
+    return _differences(_timing(base), _timing(new))
+
+
+def other_differences(base: Side, new: Side) -> tuple[Difference, ...]:
+    """Return what differs besides, and may well be what the comparison is about."""
+    return _differences(_other(base), _other(new))
+
+
+def _must_agree(side: Side) -> dict[str, Any]:
+    measurement, model = side.manifest.get("measurement") or {}, _provenance(side, "model")
+    traces = measurement.get("traces") or _provenance(side, "traces").get("sha256")
+    return {
+        "traces": traces,
+        "num_layers": side.plan.model.num_layers,
+        "tokenizer_sha256": model.get("tokenizer_sha256"),
+        **{key: measurement.get(key) for key in _MEASUREMENT},
+        "batch_sizes (the smallest)": min(side.plan.batch_sizes),
+    }
+
+
+def _timing(side: Side) -> dict[str, Any]:
+    device, libraries = _provenance(side, "device"), _provenance(side, "libraries")
+    costs = side.plan.measured_on.costs.source
+    return {
+        "device": {key: value for key, value in device.items() if key not in _NOT_TIMING},
+        "libraries": {name: libraries.get(name) for name in _TIMING_LIBRARIES},
+        "engine": side.manifest.get("engine") or side.plan.measured_on.engine,
+        "dtype": side.plan.model.dtype,
+        "costs": None if costs == OWN_COSTS else f"{costs} {side.cost_sha256}",
+    }
+
+
+def _other(side: Side) -> dict[str, Any]:
+    measurement, libraries = side.manifest.get("measurement") or {}, _provenance(side, "libraries")
+    model = _provenance(side, "model")
+    kept = {name: value for name, value in libraries.items() if name not in _TIMING_LIBRARIES}
+    return {
+        "model": {"name": model.get("name"), "config": model.get("config_sha256"),
+                  "weights": model.get("weights")},
+        "libraries": kept,
+        "settings": side.plan.settings.model_dump(mode="json"),
+        "seed": measurement.get("seed"),
+        "batch_sizes": side.plan.batch_sizes,
+    }  # fmt: skip
+
+
+def _provenance(side: Side, part: str) -> Mapping[str, Any]:
+    found = (side.manifest.get("provenance") or {}).get(part)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _differences(base: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Difference, ...]:
+    order = {key: number for number, key in enumerate(base)}
+    found = sorted(differences(base, new), key=lambda entry: order[entry[0].split(".")[0]])
+    return tuple(Difference(key=key, base=_value(one), new=_value(two)) for key, one, two in found)
+
+
+def _value(value: object) -> str:
+    return "not known" if value is None else shown(value, _LONGEST)

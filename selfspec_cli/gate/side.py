@@ -1,0 +1,166 @@
+"""One run as a comparison sees it: what each observed path takes under the run's own plan."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from selfspec_cli.analysis.evidence import Cell
+from selfspec_cli.analysis.grid_costs import LawCells
+from selfspec_cli.errors import PlanError, StorageError
+from selfspec_cli.gate.pairing import CostError
+from selfspec_cli.gate.plan_check import refuse_nonsense
+from selfspec_cli.plan.document import PlanDocument, Rule
+from selfspec_cli.plan.files import PLAN_FILE, read_plan
+from selfspec_cli.plan.inputs import PlanInputs, load_plan_inputs
+from selfspec_cli.plan.rules import cell_of, key_of_rule
+from selfspec_cli.plan.traffic import key_of, path_table
+from selfspec_cli.storage import RunDir, read_table
+
+CELL = ["exit_layer", "draft_length"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Side:
+    """A run, its plan, and one row a priced path."""
+
+    path: Path
+    manifest: dict[str, Any]
+    plan: PlanDocument
+    inputs: PlanInputs
+    paths: pd.DataFrame
+    """The plan's path table of priced paths, with rule (number in the plan), on, exit_layer and
+    draft_length (of the rule's cell, also where off; missing where it has none), ar (s), seconds
+    (under the plan), optimism (what its cell's seconds must be multiplied by where it is held
+    against another cell), prefill_seconds."""
+    confirm: pd.DataFrame | None
+    """confirm.csv; None where nothing was decoded."""
+
+    @property
+    def cost_sha256(self) -> object:
+        """Hash of the costs' own measurement."""
+        return self.plan.measured_on.costs.sha256
+
+    def at_cells(self, wanted: pd.DataFrame) -> pd.DataFrame:
+        """Return walk rows of path_id at the cell that `wanted` names for it, index path_id."""
+        keys = ["path_id", *CELL]
+        found = self.inputs.walk.merge(wanted[keys].dropna(), on=keys, how="inner")
+        return found.set_index("path_id")
+
+
+def load_side(path: Path) -> Side:
+    """Read a run for comparison.
+
+    Raises:
+        RunDirError: `path` holds no run.
+        StorageError: plan.yaml or a stage is missing, or a file is torn.
+        PlanError: the plan is another run's, or names a bucket or cell that the run does not hold.
+    """
+    run = RunDir.load(path)
+    file = run.artefact(PLAN_FILE)
+    if not file.exists():
+        raise StorageError(
+            "the run has no plan, and plans are what is compared",
+            where=str(file),
+            hint=f"Write it: selfspec plan {path} -o {file}",
+        )
+    plan = read_plan(file)
+    if plan.measurement_hash != run.measurement_hash:
+        raise PlanError(
+            f"measurement_hash: {plan.measurement_hash[:12]}, but the run's is "
+            f"{run.measurement_hash[:12]}: the plan of another measurement",
+            where=str(file),
+            hint=f"Make it again: selfspec plan {path} -o {file}",
+        )
+    refuse_nonsense(plan, file)
+    inputs = load_plan_inputs(run)
+    confirm = run.artefact("confirm.csv")
+    return Side(
+        path=path,
+        manifest=run.manifest,
+        plan=plan,
+        inputs=inputs,
+        paths=_paths(plan, inputs, file),
+        confirm=read_table(confirm) if confirm.exists() else None,
+    )
+
+
+def cost_errors(side: Side, rows: pd.DataFrame, bucket: npt.NDArray[np.int64]) -> list[CostError]:
+    """Return what the side's costs add to the log speedup of each bucket, and of all, last.
+
+    Cells of one machine err together: within a bucket, and over all, their errors are added with
+    the share of seconds that each has. Where a rule is off, both plans decode alike: no error.
+
+    Args:
+        side: the run.
+        rows: rows of `side.paths`, weighed by their column `weight`.
+        bucket: number of the bucket of each row, from 0.
+    """
+    num_buckets = int(bucket.max()) + 1 if len(bucket) else 0
+    parts = np.zeros(num_buckets)
+    on = rows["on"].to_numpy(dtype=bool)
+    blocks = [len(surface.samples.blocks) for surface in side.inputs.costs.surfaces.values()]
+    seconds = (rows["weight"] * rows["seconds"]).to_numpy(dtype=float)
+    if on.any():
+        chosen = rows.loc[on, ["path_id", *CELL]].assign(bucket=bucket[on], seconds=seconds[on])
+        walk = side.at_cells(chosen).drop(columns=["seconds"], errors="ignore")
+        merged = chosen.set_index("path_id").join(walk.drop(columns=CELL), how="inner")
+        groups = merged.groupby(["bucket", *CELL], sort=True)
+        number = np.asarray(groups.ngroup(), dtype=np.int64)
+        sds = LawCells(merged, number).cost_log_sd(side.inputs.costs.surfaces, side.inputs.seed)
+        np.add.at(parts, merged["bucket"].to_numpy(), merged["seconds"].to_numpy() * sds[number])
+    whole = np.bincount(bucket, weights=seconds, minlength=num_buckets)
+    degrees = float(max(min(blocks, default=2) - 1, 1))
+    shares = [*(parts / np.maximum(whole, 1e-300)), parts.sum() / max(whole.sum(), 1e-300)]
+    return [CostError(log_sd=float(share), degrees=degrees) for share in shares]
+
+
+def _paths(plan: PlanDocument, inputs: PlanInputs, file: Path) -> pd.DataFrame:
+    table = path_table(inputs, plan.settings.context_edges)
+    table = table.loc[table["priced"]].reset_index(drop=True)
+    if table["path_id"].duplicated().any():
+        raise StorageError("a path_id occurs twice", where="paths.parquet")
+    rules = {key_of_rule(rule): number for number, rule in enumerate(plan.rules)}
+    number = pd.Series([rules.get(key_of(row), -1) for row in table.to_dict("records")], dtype=int)
+    if (number < 0).any():
+        label = key_of(table.iloc[int(number.argmin())].to_dict()).label
+        raise PlanError(f"rules: none for the bucket {label}, which the run holds", where=str(file))
+    facts = pd.DataFrame([_facts(rule) for rule in plan.rules]).iloc[number].reset_index(drop=True)
+    table = pd.concat([table.assign(rule=number), facts], axis=1)
+    return _timed(table, inputs, file)
+
+
+def _facts(rule: Rule) -> dict[str, object]:
+    cell = cell_of(rule)
+    own, evidence = rule.in_sample_speedup, rule.speedup.estimate
+    corrected = rule.evidence == "own" and own is not None and evidence is not None
+    return {
+        "on": rule.enabled,
+        "exit_layer": np.nan if cell is None else float(cell[0]),
+        "draft_length": np.nan if cell is None else float(cell[1]),
+        "optimism": own / evidence if corrected and own and evidence else 1.0,
+    }
+
+
+def _timed(table: pd.DataFrame, inputs: PlanInputs, file: Path) -> pd.DataFrame:
+    """Add seconds under the plan; every enabled rule must name a cell that was walked."""
+    at = inputs.walk.set_index(["path_id", *CELL])["seconds"]
+    keys = pd.MultiIndex.from_frame(table[["path_id", *CELL]])
+    walked = at.reindex(keys).to_numpy(dtype=float)
+    on = table["on"].to_numpy(dtype=bool)
+    lost = table.loc[on & ~np.isfinite(walked)]
+    if len(lost):
+        cell: Cell = (int(lost["exit_layer"].iloc[0]), int(lost["draft_length"].iloc[0]))
+        raise PlanError(
+            f"rules.{lost['rule'].iloc[0]}: the cell L={cell[0]}, k={cell[1]} was not measured",
+            where=str(file),
+        )
+    prefill = inputs.prefill_seconds
+    return table.assign(
+        ar=table["ar_seconds"],
+        seconds=np.where(on, walked, table["ar_seconds"].to_numpy(dtype=float)),
+        prefill_seconds=np.nan if prefill is None else table["path_id"].map(prefill).astype(float),
+    )
