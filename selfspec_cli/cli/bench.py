@@ -1,4 +1,4 @@
-"""`selfspec bench`: for now `--only cost`, the costs of a model on this machine, without traces."""
+"""`selfspec bench`: decode traces for real; with `--only cost`, what a model's parts cost here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from selfspec_cli.cli.bench_decode import DecodeWish, decode_and_print
 from selfspec_cli.errors import ConfigError, RunDirError
 
 if TYPE_CHECKING:
@@ -38,33 +39,84 @@ class CostWish:
 
 def bench(
     target: Annotated[
-        str | None, typer.Argument(metavar="[RUN|PLAN]", help="A run or plan to decode for real.")
+        Path | None, typer.Argument(metavar="[RUN|PLAN]", help="A run or plan to decode for real.")
     ] = None,
     *,
+    traces: Annotated[
+        list[str] | None, typer.Option("-t", "--traces", help="Trace files, or sample; repeatable.")
+    ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="demo, a local folder or a hub id.")
+        str | None,
+        typer.Option("--model", "-m", help="demo, a folder or a hub id; else the run's."),
     ] = None,
     only: Annotated[
         str | None, typer.Option("--only", help="cost: time this machine alone, no traces.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for cost.csv and cost_fit.json.")
+        Path | None, typer.Option("--out", "-o", help="Folder to write; the run's own if left out.")
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Requests decoded a bucket.")] = 8,
+    budget_s: Annotated[
+        float, typer.Option("--budget-s", help="Seconds that decoding may take, predicted.")
+    ] = 120.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Times each arm is decoded.")] = 1,
+    price_per_hour: Annotated[
+        float | None, typer.Option(help="Price of the machine an hour, for cost per 1,000 tokens.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Most requests read from the traces.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder of another tokenizer, where the plan had one.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
-    exit_layers: Annotated[str, typer.Option(help="L: 30%-80%, 9-24, 9,12,15.")] = "30%-80%",
-    draft_lengths: Annotated[str, typer.Option(help="k, tokens: 1-8 or 1,2,4.")] = "1-8",
-    contexts: Annotated[str, typer.Option(help="Tokens in the cache to time at.")] = "128,1024",
+    exit_layers: Annotated[
+        str, typer.Option(help="Cost only. L: 30%-80%, 9-24, 9,12,15.")
+    ] = "30%-80%",
+    draft_lengths: Annotated[str, typer.Option(help="Cost only. k, tokens: 1-8, 1,2,4.")] = "1-8",
+    contexts: Annotated[str, typer.Option(help="Cost only. Tokens in the cache.")] = "128,1024",
     batch_size: Annotated[str, typer.Option(help="Rows decoded together: 1 or 1,4,8.")] = "1",
-    temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",
+    temperatures: Annotated[str, typer.Option(help="Cost only. 0 is greedy.")] = "0,0.7",
     engine: Annotated[
         str, typer.Option(help="Kernels: auto, compiled or eager; auto is compiled where it pays.")
     ] = "auto",
-    seed: Annotated[int, typer.Option(min=0, help="Of random tokens and timing order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of every draw and the order.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
-    """Time decoding for real; --only cost prices drafts, verification and overhead in a minute."""
+    """Decode requests for real with every arm: plain, the plan, forced on, and the library's own.
+
+    Example: selfspec bench reports/quickstart -t sample -m demo
+
+    Reads plan.yaml of RUN, or PLAN, the traces and the model; decodes some requests of each bucket
+    with interleaved arms; writes bench.csv and bench.json. With --only cost and -m MODEL it times
+    drafts, verification and overhead alone, without traces, in about a minute. Exit codes: 0 done,
+    1 greedy output differed from plain decoding, 2 usage or input error.
+    """
+    if only is None:
+        decode_and_print(
+            DecodeWish(
+                target=target,
+                traces=tuple(traces or ()),
+                model=model,
+                tokenizer=tokenizer,
+                out=out,
+                device=device,
+                dtype=dtype,
+                engine=engine,
+                batch_sizes=batch_size,
+                requests=requests,
+                budget_s=budget_s,
+                repeats=repeats,
+                limit=limit,
+                seed=seed,
+                price_per_hour=price_per_hour,
+            ),
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return
     wish = CostWish(
         model=_required_model(target, model, only),
         device=device,
@@ -85,16 +137,14 @@ def bench(
     _print(report, as_json=as_json)
 
 
-def _required_model(target: str | None, model: str | None, only: str | None) -> str:
+def _required_model(target: Path | None, model: str | None, only: str) -> str:
     if only != "cost":
-        given = "bench" if only is None else f"bench --only {only}"
         raise ConfigError(
-            f"{given} is not available yet; it comes later",
-            hint="`selfspec bench -m MODEL --only cost` works now: what drafts and rounds cost.",
+            f"unknown part {only!r}", where="--only", hint="cost is the only part; see --help."
         )
     if target is not None:
         raise ConfigError(
-            "--only cost takes a model, no run or plan", where=target, hint="Use -m MODEL."
+            "--only cost takes a model, no run or plan", where=str(target), hint="Use -m MODEL."
         )
     if model is None:
         raise ConfigError("no model is given", where="-m", hint="-m demo is built in.")

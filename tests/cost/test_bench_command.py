@@ -111,8 +111,8 @@ def test_json_is_one_document(folder: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("-m", "demo"), "bench is not available yet"),
-        (("-m", "demo", "--only", "speed"), "--only speed is not available yet"),
+        (("-m", "demo"), "no run or plan is given"),
+        (("-m", "demo", "--only", "speed"), "--only: unknown part 'speed'"),
         (("RUN", "-m", "demo", "--only", "cost"), "takes a model, no run or plan"),
         (("--only", "cost"), "no model is given"),
         (("-m", "FOLDER", *SMALL, "--contexts", "16,157"), "exceed the model's 160 positions"),

@@ -1,0 +1,321 @@
+"""`selfspec bench RUN|PLAN -t TRACES`: from a plan and traces to bench.csv and bench.json."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from selfspec_cli.bench.arms import EARLY_EXIT, RIVALS
+from selfspec_cli.bench.choose import Chosen, Item, Limits, cells_of, choose_items
+from selfspec_cli.bench.measure import COLUMNS, Bench, Found, measure_request, warm_up
+from selfspec_cli.bench.measure_batch import Batch, batch_of, measure_batch
+from selfspec_cli.bench.memory import Memory, weight_bytes
+from selfspec_cli.bench.rivals import Rivals
+from selfspec_cli.bench.subject import Subject, check_model, check_tokenizer, unknown_place
+from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options
+from selfspec_cli.calibrate.progress import Progress, compile_notes
+from selfspec_cli.cost.clock import Clock
+from selfspec_cli.engine.load import (
+    LoadedModel,
+    LoadOptions,
+    load_model,
+    load_tokenizer,
+    read_config,
+    resolve_folder,
+)
+from selfspec_cli.errors import ExactnessError, ModelError, TraceError
+from selfspec_cli.provenance import collect, model_fingerprint, trace_fingerprint
+from selfspec_cli.replay.setting import Setting
+from selfspec_cli.storage import SCHEMA_VERSION, file_sha256, write_document, write_table
+from selfspec_cli.storage.place import without_folders
+
+BENCH_FILE, BENCH_DOCUMENT = "bench.csv", "bench.json"
+_COUNTS = (
+    "context_min", "context_max", "batch_size", "repeat", "exit_layer", "draft_length",
+    "prompt_tokens", "committed", "rounds", "drafted", "tested", "accepted",
+    "peak_memory_bytes", "order",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchWish:
+    """What a bench is asked to do, beyond whose plan and which traces."""
+
+    limits: Limits
+    model_asked: bool
+    """Whether the model was given by hand."""
+    price_per_hour: float | None = None
+    """Of the machine, in any currency; kept for the summary."""
+    argv: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRun:
+    """What was measured."""
+
+    table: pd.DataFrame
+    """One row a (request, arm, batch size, repeat), columns `measure.COLUMNS`."""
+    notes: tuple[str, ...]
+    """Sentences for people: what was left out, and why."""
+    document: dict[str, Any]
+    """bench.json."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """Everything settled and loaded."""
+
+    inputs: Inputs
+    chosen: Chosen
+    batches: tuple[Batch, ...]
+    bench: Bench
+    fingerprint: dict[str, object]
+    notes: tuple[str, ...]
+
+
+def run_bench(subject: Subject, wish: BenchWish, progress: Progress) -> BenchRun:
+    """Decode requests of the traces with every arm.
+
+    Args:
+        subject: the plan and how requests are read.
+        wish: how much, and in which batches.
+        progress: told of every stage.
+
+    Raises:
+        SelfspecError: the model is not the plan's, or a trace or the model cannot be used.
+    """
+    ready = _prepare(subject, wish, progress)
+    for note in ready.notes:
+        progress.note(note)
+    found = _measure(ready, wish.limits, progress)
+    notes = (*ready.notes, *_after(ready, found))
+    table = _table(row for one in found for row in one.rows)
+    differences = [pair for one in found for pair in one.differences]
+    document = _document(subject, wish, ready) | {
+        "notes": list(notes),
+        "differences": [_told(*pair) for pair in differences],
+    }
+    return BenchRun(table=table, notes=notes, document=without_folders(document))
+
+
+def write_bench(run: BenchRun, folder: Path) -> None:
+    """Write bench.csv and bench.json.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    folder.mkdir(exist_ok=True)
+    write_table(run.table, folder / BENCH_FILE)
+    write_document(run.document, folder / BENCH_DOCUMENT)
+
+
+def check_bench_exact(run: BenchRun) -> None:
+    """Refuse output that is not plain decoding's at temperature 0, numeric ties apart.
+
+    Raises:
+        ExactnessError: names the first such decode and how many there are.
+    """
+    wrong = [one for one in run.document["differences"] if not one["is_tie"]]
+    if wrong:
+        first = wrong[0]
+        raise ExactnessError(
+            f"{len(wrong)} greedy decodes differ from plain decoding; the first of arm "
+            f"{first['arm']} at batch size {first['batch_size']}, exit layer "
+            f"{first['exit_layer']}, draft length {first['draft_length']}, output position "
+            f"{first['position']}",
+            where=str(first["request_id"] or first["task"]),
+            hint="This is a bug or an unsupported model; do not serve with it. All differences "
+            f"are in {BENCH_DOCUMENT}.",
+        )
+
+
+def _prepare(subject: Subject, wish: BenchWish, progress: Progress) -> _Ready:
+    config, where = subject.config, str(subject.plan_path)
+    options = replace(load_options(config), rows=max(wish.limits.batch_sizes))
+    try:
+        model_config = read_config(options)
+    except ModelError as error:
+        raise unknown_place(error, subject, asked=wish.model_asked) from error
+    fingerprint = model_fingerprint(resolve_folder(options.model))
+    check_model(subject.plan, fingerprint, where)
+    check_tokenizer(subject.plan, config.tokenizer, where)
+    tokenizer = load_tokenizer(options)
+    inputs = load_inputs(config, tokenizer, model_config)
+    chosen = choose_items(subject, inputs.requests, wish.limits)
+    if not chosen.items:
+        raise TraceError("no request allows two output tokens", where=", ".join(config.traces))
+    batches, few = _batches(subject, chosen, wish.limits)
+    progress.note("loading and checking the model")
+    bench, notes = _load(options, tokenizer, chosen, (subject, wish), progress)
+    return _Ready(
+        inputs=inputs,
+        chosen=chosen,
+        batches=batches,
+        bench=bench,
+        fingerprint=fingerprint,
+        notes=(*inputs.notes, *chosen.notes, *few, *notes),
+    )
+
+
+def _batches(
+    subject: Subject, chosen: Chosen, limits: Limits
+) -> tuple[tuple[Batch, ...], tuple[str, ...]]:
+    """Batches above 1 of every bucket that fills them, and a note of those that do not."""
+    made, notes = [], []
+    for size in (size for size in limits.batch_sizes if size > 1):
+        for bucket, items in chosen.by_bucket().items():
+            batch = batch_of(subject.decider, items, size)
+            if batch is None:
+                notes.append(f"{bucket.label}: {len(items)} requests do not fill a batch of {size}")
+            else:
+                made.append(batch)
+    return tuple(made), tuple(notes)
+
+
+def _load(
+    options: LoadOptions,
+    tokenizer: Any,
+    chosen: Chosen,
+    asked: tuple[Subject, BenchWish],
+    progress: Progress,
+) -> tuple[Bench, tuple[str, ...]]:
+    subject, wish = asked
+    layers = sorted({cell.exit_layer for cell in cells_of(chosen.items)}) or None
+    loaded = load_model(options, tokenizer, layers, compile_notes(progress))
+    rivals = _rivals(options, loaded, layers, chosen, wish.limits)
+    second_copy = rivals is not None and rivals.loaded is not loaded
+    ballast = weight_bytes(loaded.view) if second_copy else 0
+    setting = Setting(
+        loaded=loaded,
+        draft_truncation=subject.config.draft_truncation,
+        seed=wish.limits.seed,
+    )
+    bench = Bench(
+        setting=setting,
+        clock=Clock.for_device(loaded.view.device),
+        memory=Memory(loaded.view, ballast),
+        rivals=rivals,
+    )
+    return bench, (*loaded.notices, *_changed(subject, loaded, chosen, rivals))
+
+
+def _rivals(
+    options: LoadOptions,
+    loaded: LoadedModel,
+    layers: Sequence[int] | None,
+    chosen: Chosen,
+    limits: Limits,
+) -> Rivals | None:
+    """The library's arms: batch 1 and greedy requests only.
+
+    Our faster engines change the model's layers, so a second copy stays as the library made it.
+    """
+    greedy = any(item.bucket.temperature == 0 for item in chosen.items)
+    if not limits.rivals or not greedy or 1 not in limits.batch_sizes:
+        return None
+    if loaded.view.engine == "eager":
+        return Rivals(loaded)
+    own = load_model(replace(options, engine="eager"), loaded.tokenizer, layers)
+    return Rivals(own, weight_bytes(loaded.view))
+
+
+def _changed(
+    subject: Subject, loaded: LoadedModel, chosen: Chosen, rivals: Rivals | None
+) -> list[str]:
+    """Notes of what is not as the plan was measured, and of what the library's arms leave out."""
+    plan, notes = subject.plan, []
+    here = {"dtype": str(loaded.view.dtype).removeprefix("torch."), "engine": loaded.view.engine}
+    there = {"dtype": plan.model.dtype, "engine": plan.measured_on.engine}
+    for key, value in there.items():
+        if value != here[key]:
+            notes.append(f"the plan was measured with {key} {value}, this is {here[key]}")
+    if rivals is not None:
+        without = sum(
+            not rivals.supports(item.request, item.bucket.temperature) for item in chosen.items
+        )
+        if without:
+            notes.append(
+                f"{without} of {len(chosen.items)} requests are not decoded with the library's own "
+                f"arms ({', '.join(RIVALS)}): those take temperature 0, no penalties, no stop "
+                "strings"
+            )
+    return notes
+
+
+def _measure(ready: _Ready, limits: Limits, progress: Progress) -> list[Found]:
+    """Decode everything, repeat by repeat, so that a drifting machine slows all alike."""
+    items: Sequence[Item] = ready.chosen.items if 1 in limits.batch_sizes else ()
+    found = []
+    total = limits.repeats * (len(items) + sum(len(batch.items) for batch in ready.batches))
+    warm_up(ready.bench, ready.chosen.items[0])
+    with progress.stage("decoding with every arm", total) as stage:
+        for repeat in range(limits.repeats):
+            for item in items:
+                found.append(measure_request(ready.bench, item, repeat))
+                stage.advance()
+            for batch in ready.batches:
+                found.append(measure_batch(ready.bench, batch, repeat))
+                stage.advance(len(batch.items))
+    return found
+
+
+def _after(ready: _Ready, found: Sequence[Found]) -> list[str]:
+    """Notes of what only decoding could tell."""
+    notes = []
+    rivals = ready.bench.rivals
+    if rivals is not None:
+        notes += [f"{arm} is left out: {why}" for arm, why in rivals.refused.items()]
+        if EARLY_EXIT not in rivals.refused and any(i.forced is None for i in ready.chosen.items):
+            notes.append(f"{EARLY_EXIT} is left out where the plan names no exit layer")
+    ties = sum(other.is_tie for one in found for _, other in one.differences)
+    if ties:
+        notes.append(f"{ties} greedy decodes differ from plain decoding by a numeric tie")
+    return notes
+
+
+def _table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    table = pd.DataFrame(list(rows), columns=list(COLUMNS))
+    return table.astype(dict.fromkeys(_COUNTS, "Int64"))
+
+
+def _told(row: dict[str, Any], other: Any) -> dict[str, Any]:
+    """A difference for bench.json: whose, where, and whether rounding explains it."""
+    names = ("task", "request_id", "temperature", "batch_size", "arm", "repeat")
+    gap = float(other.top2_gap)
+    return {name: row[name] for name in (*names, "exit_layer", "draft_length")} | {
+        "position": other.position,
+        "top2_gap": gap if gap < float("inf") else None,
+        "is_tie": other.is_tie,
+    }
+
+
+def _document(subject: Subject, wish: BenchWish, ready: _Ready) -> dict[str, Any]:
+    limits, view = wish.limits, ready.bench.setting.loaded.view
+    traces = ready.inputs.trace_paths
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "argv": list(wish.argv),
+        "seed": limits.seed,
+        "provenance": collect(traces=traces, model=ready.fingerprint, device=view.device.type),
+        "plan": {
+            "file": subject.plan_path.name,
+            "sha256": file_sha256(subject.plan_path),
+            "measurement_hash": subject.plan.measurement_hash,
+            "analysis_hash": subject.plan.analysis_hash,
+        },
+        "traces": trace_fingerprint(traces)["sha256"],
+        "engine": view.engine,
+        "dtype": str(view.dtype).removeprefix("torch."),
+        "batch_sizes": list(limits.batch_sizes),
+        "repeats": limits.repeats,
+        "requests_per_bucket": limits.requests,
+        "budget_s": limits.budget_s,
+        "predicted_s": ready.chosen.predicted_s,
+        "num_requests": len(ready.chosen.items),
+        "num_left_out": ready.chosen.num_left_out,
+        "price_per_hour": wish.price_per_hour,
+        "sampled": "at temperature > 0 arms decode freely: time per committed token compares",
+        "peak_memory": "measured" if view.device.type == "cuda" else "weights + cache, reckoned",
+    }

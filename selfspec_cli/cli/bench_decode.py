@@ -1,0 +1,133 @@
+"""`selfspec bench RUN|PLAN -t TRACES`: real decoding, from flags to files and the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from selfspec_cli.errors import ConfigError
+
+if TYPE_CHECKING:
+    from selfspec_cli.bench.run_bench import BenchRun, BenchWish
+    from selfspec_cli.bench.subject import Subject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeWish:
+    """What the flags ask for, ranges still as text."""
+
+    target: Path | None
+    traces: tuple[str, ...]
+    model: str | None
+    tokenizer: str | None
+    out: Path | None
+    device: str
+    dtype: str
+    engine: str
+    batch_sizes: str
+    requests: int
+    budget_s: float
+    repeats: int
+    limit: int | None
+    seed: int
+    price_per_hour: float | None
+
+
+def decode_and_print(wish: DecodeWish, *, as_json: bool, quiet: bool) -> None:
+    """Decode, write bench.csv and bench.json, and say what was found.
+
+    Raises:
+        SelfspecError: wrong flags or input; greedy output differed (the files are written then).
+    """
+    target = _check(wish)
+    from selfspec_cli.bench.subject import read_subject
+
+    subject = read_subject(target, _config_wishes(wish))
+    folder = _place(wish, subject)
+    from selfspec_cli.bench.run_bench import check_bench_exact, run_bench, write_bench
+    from selfspec_cli.cli.progress import TerminalProgress
+    from selfspec_cli.engine.load import quiet_library
+
+    quiet_library()
+    progress = TerminalProgress(quiet=quiet)
+    run = run_bench(subject, _bench_wish(wish), progress)
+    write_bench(run, folder)
+    check_bench_exact(run)
+    _print(run, folder, as_json=as_json)
+
+
+def _check(wish: DecodeWish) -> Path:
+    """Refuse what cannot be meant, before anything is read; returns RUN or PLAN."""
+    if wish.target is None:
+        raise ConfigError(
+            "no run or plan is given",
+            hint="selfspec bench RUN -t TRACES, or selfspec bench -m MODEL --only cost.",
+        )
+    if not wish.traces:
+        raise ConfigError(
+            "no traces are given", where="-t", hint="Give trace files; -t sample is built in."
+        )
+    for flag, value in (("--price-per-hour", wish.price_per_hour), ("--budget-s", wish.budget_s)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"{value:g} is not a positive number", where=flag)
+    return wish.target
+
+
+def _config_wishes(wish: DecodeWish) -> dict[str, object]:
+    """Keys of the calibration's config; `auto` leaves the run's own."""
+    asked = {"device": wish.device, "dtype": wish.dtype, "engine": wish.engine}
+    return {
+        "traces": list(wish.traces),
+        "model": wish.model,
+        "tokenizer": wish.tokenizer,
+        "limit": wish.limit,
+        "seed": wish.seed,
+        **{key: value for key, value in asked.items() if value != "auto"},
+    }
+
+
+def _place(wish: DecodeWish, subject: Subject) -> Path:
+    """Where to write: the run, or -o; checked before any model is loaded."""
+    from selfspec_cli.storage.place import check_place, probe
+
+    folder = wish.out or subject.run
+    if folder is None:
+        raise ConfigError("a plan alone has no run to write to", where="-o", hint="Give -o FOLDER.")
+    check_place(folder)
+    probe(folder)
+    return folder
+
+
+def _bench_wish(wish: DecodeWish) -> BenchWish:
+    from selfspec_cli.bench.choose import Limits
+    from selfspec_cli.bench.run_bench import BenchWish
+    from selfspec_cli.config.ranges import parse_batch_sizes
+
+    limits = Limits(
+        requests=wish.requests,
+        budget_s=wish.budget_s,
+        repeats=wish.repeats,
+        batch_sizes=parse_batch_sizes(wish.batch_sizes, where="--batch-size"),
+        seed=wish.seed,
+    )
+    return BenchWish(
+        limits=limits,
+        model_asked=wish.model is not None,
+        price_per_hour=wish.price_per_hour,
+        argv=tuple(sys.argv[1:]),
+    )
+
+
+def _print(run: BenchRun, folder: Path, *, as_json: bool) -> None:
+    from selfspec_cli.bench.run_bench import BENCH_FILE
+
+    if as_json:
+        typer.echo(json.dumps(run.document, allow_nan=False))
+        return
+    typer.echo(f"{len(run.table)} rows in {folder / BENCH_FILE}")
