@@ -30,6 +30,18 @@ def draw(view: views.FigureView) -> str | None:
     Args:
         view: a figure with data (`absent` is empty).
     """
+    return draw_with(_DRAWERS[view.name], view)
+
+
+def draw_with(
+    drawer: Callable[["Figure", pd.DataFrame], None], view: views.FigureView
+) -> str | None:
+    """Return a figure that `drawer` puts on an empty page as SVG text; None without matplotlib.
+
+    Args:
+        drawer: draws the figure's table.
+        view: a figure with data (`absent` is empty).
+    """
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -39,7 +51,7 @@ def draw(view: views.FigureView) -> str | None:
         # The reader's own font is used; a glyph that ours lacks only makes a label's width a guess.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(layout="constrained")
-        _DRAWERS[view.name](figure, view.table)
+        drawer(figure, view.table)
         sink = io.StringIO()
         no_stamp = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(sink, format="svg", metadata=no_stamp)

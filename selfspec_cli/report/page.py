@@ -48,29 +48,36 @@ def render_page(view: ReportView, pictures: Mapping[str, str | None]) -> str:
         view: the view model.
         pictures: SVG text by figure name; None where it could not be drawn.
     """
-    drawn = {figure.name: _picture(figure, pictures.get(figure.name)) for figure in view.figures}
+    drawn = {
+        figure.name: inline_picture(figure, pictures.get(figure.name)) for figure in view.figures
+    }
     wanted = [figure for figure in view.figures if not figure.absent]
     missing = any(pictures.get(figure.name) is None for figure in wanted)
     return (
-        _environment()
+        page_environment()
         .get_template("report.html.j2")
         .render(
             view=view,
-            style=Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8")),
+            style=page_style(),
             pictures=drawn,
             batches=BATCHES,
             other_best=other_best,
             notice=NO_PICTURES if missing else "",
             matrices=_matrices(view.figure(MAP).table),
-            tables={figure.name: _plain_table(figure.table) for figure in wanted},
+            tables={figure.name: plain_table(figure.table) for figure in wanted},
             gain_points=(0.6, 0.7, 0.8),
         )
     )
 
 
-def _environment() -> Environment:
+def page_environment(folder: Path = _TEMPLATES) -> Environment:
+    """Return what renders a page: everything escaped, nothing undefined, numbers as in all pages.
+
+    Args:
+        folder: of the templates.
+    """
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES, encoding="utf-8"),
+        loader=FileSystemLoader(folder, encoding="utf-8"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -80,8 +87,18 @@ def _environment() -> Environment:
     return environment
 
 
-def _picture(figure: FigureView, svg: str | None) -> Markup:
-    """The picture is our own markup; labels inside were escaped when it was drawn."""
+def page_style() -> Markup:
+    """Return the style sheet of every page."""
+    return Markup((_TEMPLATES / "style.css").read_text(encoding="utf-8"))
+
+
+def inline_picture(figure: FigureView, svg: str | None) -> Markup:
+    """Return a picture as markup of our own; labels inside were escaped when it was drawn.
+
+    Args:
+        figure: what it shows.
+        svg: as drawn; None gives nothing.
+    """
     if svg is None:
         return Markup()
     inline = inline_svg(svg, figure.name, figure.alt).replace("<svg", '<svg class="plot"', 1)
@@ -103,7 +120,8 @@ def _matrices(table: pd.DataFrame) -> tuple[Matrix, ...]:
     return tuple(found)
 
 
-def _plain_table(table: pd.DataFrame) -> PlainTable:
+def plain_table(table: pd.DataFrame) -> PlainTable:
+    """Return the head of a figure's data as text."""
     shown = table.head(_MAX_ROWS)
     return PlainTable(
         columns=tuple(str(name) for name in table.columns),
