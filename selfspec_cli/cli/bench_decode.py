@@ -16,6 +16,7 @@ from selfspec_cli.errors import ConfigError
 if TYPE_CHECKING:
     from selfspec_cli.bench.run_bench import BenchRun, BenchWish
     from selfspec_cli.bench.subject import Subject
+    from selfspec_cli.buckets import BucketKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ def decode_and_print(wish: DecodeWish, *, as_json: bool, quiet: bool) -> None:
     run = run_bench(subject, _bench_wish(wish), progress)
     write_bench(run, folder)
     check_bench_exact(run)
-    _print(run, folder, as_json=as_json)
+    _print(run, subject, wish.price_per_hour, as_json=as_json)
 
 
 def _check(wish: DecodeWish) -> Path:
@@ -124,10 +125,34 @@ def _bench_wish(wish: DecodeWish) -> BenchWish:
     )
 
 
-def _print(run: BenchRun, folder: Path, *, as_json: bool) -> None:
-    from selfspec_cli.bench.run_bench import BENCH_FILE
+def _print(run: BenchRun, subject: Subject, price: float | None, *, as_json: bool) -> None:
+    """The summary, its buckets weighted by their tokens in the plan's log."""
+    from selfspec_cli.bench.summary import summarise
+    from selfspec_cli.bench.words import answer
 
+    summary = summarise(run.table, price, traffic=_traffic(subject, set(run.table["task"])))
     if as_json:
-        typer.echo(json.dumps(run.document, allow_nan=False))
+        typer.echo(json.dumps({**run.document, "answer": answer(summary)}, allow_nan=False))
         return
-    typer.echo(f"{len(run.table)} rows in {folder / BENCH_FILE}")
+    from rich.console import Console
+
+    from selfspec_cli.bench.terminal import print_bench
+
+    print_bench(summary, Console(highlight=False))
+
+
+def _traffic(subject: Subject, tasks: set[str]) -> dict[BucketKey, float] | None:
+    """Tokens of each bucket in the log; None where it had no such tasks, so that requests weigh."""
+    from selfspec_cli.buckets import BucketKey
+
+    found = {
+        BucketKey(
+            task=rule.task,
+            context_min=rule.context_min,
+            context_max=rule.context_max,
+            temperature=rule.temperature_min,
+        ): float(rule.num_tokens)
+        for rule in subject.plan.rules
+        if rule.task in tasks
+    }
+    return found if any(found.values()) else None

@@ -1,5 +1,6 @@
 """`selfspec bench RUN|PLAN -t TRACES` on tiny models: every arm decoded for real."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -154,6 +155,17 @@ def test_the_document_says_whose_numbers_these_are(run: Path):
     assert told["provenance"]["model"]["name"] == "llama"
     assert [told["seed"], told["batch_sizes"], told["repeats"]] == [0, [1, 2], 2]
     assert len(told["plan"]["sha256"]) == len(told["traces"]) == 64
+
+
+def test_json_is_one_document_with_the_answer(run, model, trace, tmp_path, capsys):
+    capsys.readouterr()
+    flags = ("-o", tmp_path, "--requests", 1, "--budget-s", "1e-9", "--json")
+    assert bench(run, model, trace, *flags) == 0
+    shown, told = capsys.readouterr()
+    assert told == "", f"--quiet said {told!r}"
+    found = json.loads(shown, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+    assert found["num_requests"] == 1
+    assert found["answer"].startswith("plan "), found["answer"]
 
 
 def off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
