@@ -6,7 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from selfspec_cli.analysis.confirmation import median_and_worst_error, regrets, summarise_confirm
+from selfspec_cli.analysis.confirmation import (
+    CONFIRM_KEYS,
+    median_and_worst_error,
+    regrets,
+    summarise_confirm,
+)
 from selfspec_cli.gate.checks_timing import bucket_and_cell
 from selfspec_cli.gate.evidence import GateEvidence
 from selfspec_cli.gate.verdict import Check, Outcome
@@ -28,12 +33,23 @@ def prediction_checks(evidence: GateEvidence, max_median: float, max_worst: floa
         max_median: largest median; equal passes.
         max_worst: largest error of any cell; equal passes.
     """
-    if evidence.confirm is None or evidence.confirm.empty:
+    known = _predicted(evidence.confirm)
+    if known is None or known.empty:
         return [_error("median", None, max_median, 0), _error("worst", None, max_worst, 0)]
-    summary = summarise_confirm(evidence.confirm)
+    summary = summarise_confirm(known)
     cells = int(summary["error"].notna().sum())
     median, worst = median_and_worst_error(summary)
     return [_error("median", median, max_median, cells), _error("worst", worst, max_worst, cells)]
+
+
+def _predicted(confirm: pd.DataFrame | None) -> pd.DataFrame | None:
+    """Decodes of cells of which every decode was predicted: a sum would skip a missing one."""
+    if confirm is None:
+        return None
+    columns = ["predicted_ar_seconds", "predicted_seconds", "predicted_rounds", "priced_seconds"]
+    unknown = confirm[columns].isna().any(axis=1)
+    keys = [confirm[name] for name in CONFIRM_KEYS]
+    return confirm.loc[~unknown.groupby(keys, dropna=False).transform("any")]
 
 
 def _error(which: str, value: float | None, limit: float, cells: int) -> Check:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from selfspec_cli.analysis.confirmation import summarise_confirm
+from selfspec_cli.analysis.confirmation import CONFIRM_KEYS
 from selfspec_cli.analysis.evidence import Cell
-from selfspec_cli.analysis.intervals import MIN_EFFECTIVE_GROUPS
+from selfspec_cli.analysis.intervals import MIN_EFFECTIVE_GROUPS, ratio_interval
 from selfspec_cli.buckets import BucketKey
 from selfspec_cli.gate.evidence import GateEvidence
 from selfspec_cli.gate.holm import FAMILY_LEVEL, Held, holm, ratio_p_value, share_p_value
@@ -21,6 +21,7 @@ from selfspec_cli.gate.verdict import Check, Outcome
 from selfspec_cli.plan.document import Interval, Rule
 from selfspec_cli.plan.document_origin import OWN_COSTS
 from selfspec_cli.plan.rules import cell_of, key_of_rule
+from selfspec_cli.plan.text import to_interval
 from selfspec_cli.report.format import percent, ratio_with_interval
 from selfspec_cli.report.rule_rows import rule_label
 
@@ -155,7 +156,8 @@ def _thin(found: Interval, effective_groups: float | None) -> str:
         return "no speedup is known"
     if found.low is None or found.high is None:
         return "it has no interval"
-    if effective_groups is None or effective_groups < MIN_EFFECTIVE_GROUPS:
+    # Eight requests of nearly one length are worth 7.9998: compared as they are shown.
+    if effective_groups is None or round(effective_groups, 1) < MIN_EFFECTIVE_GROUPS:
         worth = "an unknown number of" if effective_groups is None else f"{effective_groups:.1f}"
         return f"its requests are worth {worth} equal ones, {MIN_EFFECTIVE_GROUPS:g} are needed"
     return ""
@@ -184,22 +186,20 @@ def _measured(evidence: GateEvidence, limit: float) -> Iterator[Comparison]:
     own = evidence.plan.measured_on.costs.source == OWN_COSTS
     if evidence.confirm is None or evidence.confirm.empty or not own:
         return
-    summary = summarise_confirm(evidence.confirm)
-    cells = {bucket_and_cell(row): row for row in _records(summary)}
+    cells = {
+        bucket_and_cell(rows.iloc[0]): rows
+        for _, rows in evidence.confirm.groupby(CONFIRM_KEYS, sort=True, dropna=False)
+    }
     for rule in evidence.enabled:
         cell = cell_of(rule)
-        row = None if cell is None else cells.get((key_of_rule(rule), cell))
-        if row is not None:
-            found = Interval(
-                estimate=row["measured_speedup"],
-                low=row["measured_speedup_low"],
-                high=row["measured_speedup_high"],
-            )
-            label, groups = rule_label(rule), row["effective_groups"]
-            yield ratio_comparison("measured_speedup", label, found, groups, limit)
+        rows = None if cell is None else cells.get((key_of_rule(rule), cell))
+        if rows is not None:
+            ratio = ratio_interval(rows["ar_seconds"], rows["seconds"], rows["group_id"])
+            found, label = to_interval(ratio), rule_label(rule)
+            yield ratio_comparison("measured_speedup", label, found, ratio.effective_groups, limit)
 
 
-def bucket_and_cell(row: Mapping[Any, Any]) -> tuple[BucketKey, Cell]:
+def bucket_and_cell(row: Mapping[Any, Any] | pd.Series) -> tuple[BucketKey, Cell]:
     """Return whose decodes a row of a table over confirm.csv speaks of.
 
     Args:
@@ -213,9 +213,3 @@ def bucket_and_cell(row: Mapping[Any, Any]) -> tuple[BucketKey, Cell]:
         temperature=float(row["temperature"]),
     )
     return bucket, (int(row["exit_layer"]), int(row["draft_length"]))
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows with None where a value is missing."""
-    plain = frame.astype(object).where(frame.notna(), None)
-    return [{str(key): value for key, value in row.items()} for row in plain.to_dict("records")]
