@@ -1,0 +1,202 @@
+"""What a gate refuses: runs, plans and rules that cannot be judged by; never a pass by default."""
+
+import pytest
+from gate_runs import HERE, change_manifest, change_plan, copy_of, passing_run, rewrite
+
+from selfspec_cli.config import load_config
+from selfspec_cli.errors import ConfigError, PlanError, RunDirError, SelfspecError, StorageError
+from selfspec_cli.gate.evidence import read_evidence
+from selfspec_cli.gate.rules import GateRules
+from selfspec_cli.gate.rules_file import load_rules
+from selfspec_cli.gate.run_gate import GateOptions, run_gate
+from selfspec_cli.storage import read_table
+
+
+@pytest.fixture(scope="module")
+def passing(tmp_path_factory):
+    return passing_run(tmp_path_factory.mktemp("bad") / "run")
+
+
+@pytest.fixture
+def run(passing, tmp_path):
+    return copy_of(passing, tmp_path)
+
+
+def in_rule(**values):
+    return lambda plan: plan["rules"][0].update(values)
+
+
+NONSENSE = {
+    # name: (change, what the message must name)
+    "no cell": (in_rule(drafter={"kind": "early_exit", "exit_layer": None}), "exit layer"),
+    "layer beyond the model": (
+        in_rule(drafter={"kind": "early_exit", "exit_layer": 7}), "rules.0.drafter.exit_layer: 7",
+    ),
+    "crossed interval": (
+        in_rule(speedup={"low": 1.5, "estimate": 1.4, "high": 1.3}), "rules.0.speedup.low: 1.5",
+    ),
+    "estimate outside": (
+        in_rule(speedup={"low": 1.1, "estimate": 9.0, "high": 1.3}), "rules.0.speedup.estimate: 9",
+    ),
+    "negative speedup": (in_rule(speedup={"estimate": -1.0}), "rules.0.speedup.estimate: -1"),
+    "NaN speedup": (in_rule(speedup={"estimate": "nan"}), "rules.0.speedup.estimate"),
+    "share above 1": (in_rule(slow_share=1.5), "rules.0.slow_share: 1.5"),
+    "negative count": (in_rule(evidence_requests=-3), "rules.0.evidence_requests: -3"),
+    "band upside down": (in_rule(context_max=0), "rules.0.context_max: 0"),
+    "verdict": (lambda plan: plan.update(verdict="do not enable"), "verdict: 'do not enable'"),
+    "count of enabled": (lambda plan: plan["total"].update(num_enabled=7), "total.num_enabled: 7"),
+    "day": (lambda plan: plan["traces"].update(date="yesterday"), "traces.date: 'yesterday'"),
+    "another run's": (lambda plan: plan.update(measurement_hash="f" * 64), "measurement_hash"),
+    "newer": (lambda plan: plan.update(schema_version=99), "schema version 99"),
+    "unknown key": (lambda plan: plan.update(speed=2), "speed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NONSENSE)
+def test_a_plan_edited_into_nonsense_is_refused(run, case):
+    edit, named = NONSENSE[case]
+    with pytest.raises(PlanError) as caught:
+        run_gate(change_plan(run, edit), GateRules(), GateOptions(today=HERE))
+    assert named in str(caught.value)
+    assert "plan.yaml" in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_run_that_did_not_end_is_refused(run):
+    with pytest.raises(RunDirError, match=r"manifest\.json: status is 'incomplete'"):
+        read_evidence(change_manifest(run, lambda m: m.update(status="incomplete")))
+
+
+@pytest.mark.parametrize("key", ["stages", "artefacts", "measurement"])
+def test_a_manifest_without_its_parts_is_refused(run, key):
+    with pytest.raises(RunDirError, match=f"{key} is missing"):
+        read_evidence(change_manifest(run, lambda m: m.update({key: None})))
+
+
+def test_runs_of_another_schema_and_other_folders_are_refused(run, tmp_path):
+    with pytest.raises(RunDirError, match="schema version 99"):
+        read_evidence(change_manifest(run, lambda m: m.update(schema_version=99)))
+    with pytest.raises(RunDirError, match="not a run directory"):
+        read_evidence(tmp_path)
+    (run / "manifest.json").write_text("{", encoding="utf-8")
+    with pytest.raises(RunDirError, match=r"manifest\.json"):
+        read_evidence(run)
+
+
+def test_a_table_that_was_changed_or_lost_is_refused(run):
+    text = (run / "confirm.csv").read_text(encoding="utf-8")
+    (run / "confirm.csv").write_text(text.replace("True", "False", 1), encoding="utf-8")
+    with pytest.raises(StorageError, match=r"confirm\.csv: is not the file that the run wrote"):
+        read_evidence(run)
+    (run / "confirm.csv").unlink()
+    with pytest.raises(StorageError, match=r"confirm\.csv: this file of the run is gone"):
+        read_evidence(run)
+    (run / "plan.yaml").unlink()
+    with pytest.raises(StorageError, match=r"plan\.yaml: the run has no plan"):
+        read_evidence(run)
+
+
+@pytest.mark.parametrize("value", [float("nan"), -1.0])
+def test_a_time_that_is_none_is_refused_not_skipped(run, value):
+    """A sum would skip it, and the rest might look faster."""
+    table = read_table(run / "confirm.csv")
+    table.loc[3, "seconds"] = value
+    with pytest.raises(StorageError, match=r"confirm\.csv: seconds of row 4"):
+        read_evidence(rewrite(run, "confirm.csv", table))
+
+
+def test_a_plan_replaced_by_hand_is_told(run):
+    def edit(manifest):
+        manifest["artefacts"]["plan.yaml"] = {"sha256": "0" * 64, "bytes": 1}
+
+    report = run_gate(change_manifest(run, edit), GateRules(), GateOptions(today=HERE))
+    assert any("plan.yaml was changed" in note for note in report.notes)
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+RULES = {
+    # name: (text, what the message must say)
+    "unknown check": ("speedupp: {}", "rules.yaml:1: unknown check 'speedupp'"),
+    "unknown key": ("speedup:\n  min_speedupp: 1.2", "rules.yaml:2: unknown key"),
+    "twice": ("age: {}\nspeedup: {}\nage: {}", "'age' is given twice, on lines 1 and 3"),
+    "NaN": ("speedup:\n  min_speedup: .nan", "rules.yaml:2: speedup.min_speedup"),
+    "infinite": ("age:\n\n  max_days: .inf", "rules.yaml:3: age.max_days"),
+    "negative": ("speedup: {min_speedup: -1}", "greater than 0 (got -1)"),
+    "zero": ("speedup: {min_speedup: 0}", "greater than 0 (got 0)"),
+    "share of 95": ("memory: {max_share: 95}", "memory.max_share"),
+    "text": ("speedup: {min_speedup: fast}", "(got 'fast')"),
+    "truth": ("speedup: {min_speedup: true}", "(got True)"),
+    "no choice": ("age: {on_fail: ignore}", "age.on_fail"),
+    "fraction of a request": ("memory: {concurrency: 1.5}", "memory.concurrency"),
+    "list": ("- speedup", "a mapping of checks, this is a list"),
+    "none": ("speedup:", "speedup"),
+    "below gate": ("gate: {speedup: {}}", "not below `gate`"),
+    "torn": ("speedup: {", "not valid YAML"),
+}
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_bad_rules_name_their_place(tmp_path, case):
+    text, told = RULES[case]
+    (tmp_path / "rules.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_rules(str(tmp_path / "rules.yaml"))
+    assert told in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 0.0])
+def test_an_impossible_least_speedup_is_refused(value):
+    with pytest.raises(ConfigError, match=r"^--min-speedup: "):
+        load_rules(min_speedup=value)
+
+
+def test_nearest_check_is_told(tmp_path):
+    (tmp_path / "rules.yaml").write_text("exactnes: {}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="Did you mean exactness"):
+        load_rules(str(tmp_path / "rules.yaml"))
+    with pytest.raises(ConfigError, match="Did you mean gate-strict"):
+        load_rules("gate-strickt")
+
+
+def test_the_default_file_states_exactly_the_defaults():
+    assert load_rules() == GateRules()
+
+
+def test_strict_rules_make_acceptance_memory_and_tail_hard():
+    strict = load_rules("gate-strict")
+    for name in ("acceptance_floor", "memory", "slow_share", "request_p99"):
+        assert strict.rule(name).on_fail == "fail"
+    assert strict.rule("memory").on_no_verdict == "stop"
+    assert load_rules().acceptance_floor.on_fail == "warn"
+
+
+def test_numbers_in_every_spelling(tmp_path):
+    (tmp_path / "rules.yaml").write_text(
+        "age: {max_days: 1e3}\nenough_requests: {min_requests: 1e2}"
+    )
+    rules = load_rules(str(tmp_path / "rules.yaml"))
+    assert (rules.age.max_days, rules.enough_requests.min_requests) == (1000.0, 100)
+
+
+def test_options_win_over_the_file():
+    rules = load_rules("gate-strict", min_speedup=1.2, concurrency=8)
+    assert (rules.speedup.min_speedup, rules.memory.concurrency) == (1.2, 8)
+
+
+@pytest.mark.parametrize("case", ["D_dup", "D_unknown", "D_gate_nan"])
+def test_collected_bad_rules_are_refused(shared, case):
+    """Never a gate at the last of two limits, at a default, or disarmed by NaN."""
+    file = shared / "cases" / "inputs" / "open" / f"{case}.yaml"
+    for load in (load_rules, load_config):
+        with pytest.raises(SelfspecError) as caught:
+            load(str(file))
+        assert f"{case}.yaml:" in str(caught.value)
+        assert caught.value.exit_code == 2
+
+
+def test_a_config_with_rules_points_to_the_gate(tmp_path):
+    (tmp_path / "config.yaml").write_text("gate: {min_speedup: 1.2}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="selfspec gate RUN --rules FILE"):
+        load_config(str(tmp_path / "config.yaml"))
