@@ -7,7 +7,7 @@ import pandas as pd
 from selfspec_cli.report.finding_types import Evidence, Finding
 from selfspec_cli.report.format import number, plural, shown
 
-LATE = 16  # tokens: a cache that is wrong from the first rollback shows before
+LATE = 64  # tokens: a cache that is wrong from the first rollback shows before
 MIN_LATE = 3  # decodes that differ, before their places are called a pattern
 
 
