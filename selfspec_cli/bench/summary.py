@@ -60,7 +60,7 @@ class Line:
     """Accepted tokens per round; None in totals and where no rounds were counted."""
     peak_memory_bytes: int | None
     num_checked: int
-    """Requests whose output was compared with plain decoding."""
+    """Requests, or buckets of whole batches, whose output was compared with plain decoding."""
     num_differ: int
     num_compared: int
     """Requests that the baseline decoded too."""
@@ -203,6 +203,7 @@ def _line(
     timed = decodes.timed(batch_size)
     speed = tokens_per_second(timed.loc[timed["arm"] == arm], traffic)
     compared = _compared(decodes.requests, key)
+    exact = pd.concat([requests["exact"], _at(decodes.batches, key)["exact"]])
     return Line(
         bucket=bucket,
         batch_size=batch_size,
@@ -220,8 +221,8 @@ def _line(
         cost_per_1000_tokens=None if price is None or speed is None else price / 3.6 / speed,
         lengths=None if bucket is None else measured_lengths(rows),
         peak_memory_bytes=_highest(rows["peak_memory_bytes"]),
-        num_checked=int(requests["exact"].notna().sum()),
-        num_differ=int((requests["exact"] == 0).sum()),
+        num_checked=int(exact.notna().sum()),
+        num_differ=int((exact == 0).sum()),
         num_compared=len(compared),
         slower=_slower(compared),
     )

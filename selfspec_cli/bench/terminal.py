@@ -32,7 +32,10 @@ def bench_lines(summary: BenchSummary) -> Group:
     """Return at most about 30 lines of 100 columns."""
     hidden = len(summary.buckets) - MAX_BUCKETS
     more = [f"... and {hidden} more in bench.html"] if hidden > 0 else []
-    notes = [*more, *words.facts(summary)]
+    starred = (
+        ["* over transformers' own plain decoding."] if set(RIVALS) & set(summary.arms) else []
+    )
+    notes = [*more, *starred, *words.facts(summary)]
     texts = [Text(shown(line)) for line in (*notes, words.answer(summary))]
     return Group(_arms(summary), Text(""), _buckets(summary), *texts)
 

@@ -119,8 +119,7 @@ def facts(summary: BenchSummary) -> Iterator[str]:
     yield from _exactness(summary)
     yield from _memory(summary)
     yield (
-        f"Totals are weighted by {summary.weighted_by}; intervals are 95 %, over groups; "
-        "* over transformers' own plain decoding."
+        f"Totals are weighted by {summary.weighted_by}; intervals: 95 %, over groups of requests."
     )
 
 
@@ -179,8 +178,13 @@ def _exactness(summary: BenchSummary) -> Iterator[str]:
         yield "No output was compared with plain decoding: exactness is not shown here."
         return
     checked, differ = sum(n.num_checked for n in ours), sum(n.num_differ for n in ours)
-    word = "equals plain decoding" if not differ else f"DIFFERS from plain decoding in {differ}"
-    yield f"Greedy output {word} ({checked} compared)."
+    if differ:
+        yield (
+            f"Greedy output DIFFERS from plain decoding in {differ} of {checked} compared; "
+            "bench.json tells numeric ties apart."
+        )
+    else:
+        yield f"Greedy output equals plain decoding ({checked} compared)."
 
 
 def _memory(summary: BenchSummary) -> Iterator[str]:
