@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from selfspec_cli.errors import ConfigError
+
 
 def gate(
     run: Annotated[Path, typer.Argument(help="Run directory that calibrate wrote.")],
@@ -25,6 +27,20 @@ def gate(
     model: Annotated[
         Path | None, typer.Option("-m", "--model", help="Folder of the model that is served.")
     ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Run on the same traces not to fall behind.")
+    ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-on",
+            metavar="METRIC:LIMIT",
+            help="Against the baseline, may be repeated: speedup:-3%, acceptance:-0.02, p99:+5%.",
+        ),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JUnit XML, one case a check.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No table.")] = False,
 ) -> None:
@@ -32,18 +48,29 @@ def gate(
 
     Example: selfspec gate reports/quickstart --rules gate-strict --concurrency 8
 
-    Reads the run's files and the rules; writes nothing and needs no model. Exit codes: 0 pass,
-    1 failed, 2 usage or input error, 3 no verdict.
+    Reads the run's files and the rules; writes --junit alone and needs no model. In a GitHub
+    workflow it adds annotations and a step summary. Exit codes: 0 pass, 1 failed, 2 usage or
+    input error, 3 no verdict.
     """
+    if fail_on and baseline is None:
+        raise ConfigError(
+            "is a loss against another run, and none is given",
+            where="--fail-on",
+            hint="Add --baseline RUN; --min-speedup X is a limit without one.",
+        )
     from selfspec_cli.gate.rules_file import load_rules
 
     loaded = load_rules(rules, min_speedup=min_speedup, concurrency=concurrency)
+    from selfspec_cli.gate.fail_on import parse_fail_on
     from selfspec_cli.gate.run_gate import GateOptions, run_gate
 
-    report = run_gate(run, loaded, GateOptions(model=model, traffic=traffic))
-    from selfspec_cli.cli.gate_output import print_gate
+    limits = tuple(parse_fail_on(text) for text in fail_on or ())
+    options = GateOptions(model=model, traffic=traffic, baseline=baseline, fail_on=limits)
+    report = run_gate(run, loaded, options)
+    from selfspec_cli.cli.gate_output import print_gate, tell_ci
     from selfspec_cli.gate.document import gate_document
 
+    tell_ci(report, junit)
     if as_json:
         typer.echo(json.dumps(gate_document(report), allow_nan=False))
     elif not quiet:

@@ -1,10 +1,17 @@
 """A gate's report on a terminal and as JSON: what failed first, what passed in one line a check."""
 
+import os
+from pathlib import Path
+
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from selfspec_cli.gate.github import annotations, detected, write_summary
+from selfspec_cli.gate.junit import junit_xml
 from selfspec_cli.gate.verdict import Check, GateReport
+from selfspec_cli.storage import atomic_write
 
 _MOST = 12  # rows of failures and silence; more do not fit a screen
 _STYLES = {"fail": "bold red", "warn": "yellow", "no verdict": "yellow", "note": "dim",
@@ -87,3 +94,24 @@ def _closest(alike: list[Check]) -> Check:
         return abs(number - check.limit)
 
     return min(alike, key=room)
+
+
+def tell_ci(report: GateReport, junit: Path | None) -> None:
+    """Write the JUnit file if asked for; annotations and step summary in a GitHub workflow.
+
+    Annotations go to stderr, which the runner reads too: stdout stays one document.
+
+    Args:
+        report: of a gate.
+        junit: file to write; None for none.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    if junit is not None:
+        data = junit_xml(report)
+        atomic_write(junit, lambda sink: sink.write(data))
+    if detected(os.environ):
+        for line in annotations(report):
+            typer.echo(line, err=True)
+        write_summary(report, os.environ)

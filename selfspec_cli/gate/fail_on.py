@@ -129,13 +129,14 @@ def parse_fail_on(text: str) -> FailOn:
 
 
 def checks_against(
-    comparison: Comparison, expressions: Sequence[str | FailOn]
+    comparison: Comparison, expressions: Sequence[str | FailOn], level: float = FAMILY_LEVEL
 ) -> tuple[Check, ...]:
     """Judge a comparison; all expressions given share one family of tests.
 
     Args:
         comparison: of two runs.
         expressions: as `parse_fail_on` takes or returns them.
+        level: chance of a false failure, shared by all timing comparisons.
 
     Returns:
         For each expression a check over all requests, then one a bucket.
@@ -154,24 +155,25 @@ def checks_against(
     held: dict[int, Held | None] = {}
     for timing in (True, False):
         family = [at for at, one in enumerate(asked) if one.limit.metric.timing is timing]
-        tests = holm([asked[at].p_value for at in family], FAMILY_LEVEL)
+        tests = holm([asked[at].p_value for at in family], level)
         held |= dict(zip(family, tests, strict=True))
     return tuple(one.check(held[at]) for at, one in enumerate(asked))
 
 
 def baseline_checks(
-    comparison: Comparison, expressions: Sequence[str | FailOn] = ()
+    comparison: Comparison, expressions: Sequence[str | FailOn] = (), level: float = FAMILY_LEVEL
 ) -> tuple[Check, ...]:
     """Judge what `gate --baseline` asks by itself: no loss of speedup nor of tested acceptance.
 
     Args:
         comparison: the run against its baseline.
         expressions: of `--fail-on`, judged in the same family of tests.
+        level: as `checks_against` takes it.
 
     Raises:
         ConfigError: as `checks_against`.
     """
-    return checks_against(comparison, [*DEFAULTS, *expressions])
+    return checks_against(comparison, [*DEFAULTS, *expressions], level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

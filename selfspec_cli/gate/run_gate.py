@@ -11,8 +11,10 @@ from selfspec_cli.gate.checks_proof import exactness_checks
 from selfspec_cli.gate.checks_tail import p99_comparisons
 from selfspec_cli.gate.checks_timing import judge, timing_comparisons
 from selfspec_cli.gate.checks_today import age_check, fingerprint_checks
+from selfspec_cli.gate.compare import compare_runs
 from selfspec_cli.gate.drift import drift_checks
 from selfspec_cli.gate.evidence import GateEvidence, read_evidence
+from selfspec_cli.gate.fail_on import FailOn, baseline_checks
 from selfspec_cli.gate.holm import FAMILY_LEVEL
 from selfspec_cli.gate.rules import CheckRule, GateRules
 from selfspec_cli.gate.today import Today, device_differences, today
@@ -30,6 +32,10 @@ class GateOptions:
     """Folder of today's model; None: the run's own, where it still lies there."""
     traffic: Path | None = None
     """A run of today's traffic."""
+    baseline: Path | None = None
+    """A run that is held to be good, on the same traces."""
+    fail_on: tuple[FailOn, ...] = ()
+    """Losses allowed against the baseline, beside the standing ones."""
     today: Today | None = None
     """Date, machine and libraries; None: as found."""
 
@@ -48,7 +54,11 @@ def run_gate(run: Path, rules: GateRules, options: GateOptions | None = None) ->
     asked = options or GateOptions()
     evidence = read_evidence(run)
     now = asked.today or today(evidence, asked.model)
-    checks = [*_nothing(evidence, rules), *_judged(evidence, rules, asked, now)]
+    checks = [
+        *_nothing(evidence, rules),
+        *_judged(evidence, rules, asked, now),
+        *_against_baseline(run, asked),
+    ]
     away = device_differences(evidence, now)
     if away:
         checks = [_elsewhere(check, away) for check in checks]
@@ -62,12 +72,24 @@ def _judged(
     comparisons = timing_comparisons(evidence, rules)
     if rules.request_p99.enabled:
         comparisons.extend(p99_comparisons(evidence, rules.request_p99.max_ratio))
-    checks = [_with_policy(check, rules.rule(check.name)) for check in judge(comparisons)]
+    judged = judge(comparisons, _level(asked))
+    checks = [_with_policy(check, rules.rule(check.name)) for check in judged]
     for name, make in _others(evidence, rules, asked, now).items():
         rule = rules.rule(name)
         if rule.enabled:
             checks.extend(_with_policy(check, rule) for check in make())
     return checks
+
+
+def _level(asked: GateOptions) -> float:
+    """Half of the false alarms for a family each: own limits, and the baseline's."""
+    return FAMILY_LEVEL if asked.baseline is None else FAMILY_LEVEL / 2
+
+
+def _against_baseline(run: Path, asked: GateOptions) -> Sequence[Check]:
+    if asked.baseline is None:
+        return ()
+    return baseline_checks(compare_runs(asked.baseline, run), asked.fail_on, _level(asked))
 
 
 def _others(

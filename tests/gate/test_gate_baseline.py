@@ -1,0 +1,85 @@
+"""`selfspec gate --baseline --fail-on --junit`, and what a GitHub workflow is told."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+from checkpoints import run_cli
+from report_runs import make_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run, and one whose drafts are accepted far less often; same requests."""
+    folder = tmp_path_factory.mktemp("runs")
+    good = make_run(folder / "good", {"code": 0.95}, requests_per_task=30)
+    return good, make_run(folder / "worse", {"code": 0.75}, requests_per_task=30)
+
+
+def gate_json(capsys, *argv):
+    capsys.readouterr()
+    code = run_cli("gate", *argv, "--json")
+    return code, json.loads(capsys.readouterr().out)
+
+
+def baseline_rows(document):
+    return [c for c in document["checks"] if c["name"].startswith("baseline")]
+
+
+def test_a_run_does_not_fall_behind_itself(runs, capsys):
+    _, document = gate_json(capsys, runs[0], "--baseline", runs[0])
+    rows = baseline_rows(document)
+    assert {row["name"] for row in rows} == {"baseline speedup", "baseline acceptance"}
+    assert not [row["text"] for row in rows if row["outcome"] == "fail"]
+
+
+def test_a_run_that_fell_behind_fails_and_says_where(runs, capsys):
+    code, document = gate_json(capsys, runs[1], "--baseline", runs[0])
+    failed = {row["name"] for row in baseline_rows(document) if row["outcome"] == "fail"}
+    assert code == 1, document["outcome"]
+    assert "baseline acceptance" in failed, f"only {failed} failed"
+
+
+def test_a_limit_without_a_baseline_is_refused(runs, capsys):
+    assert run_cli("gate", runs[0], "--fail-on", "speedup:-3%") == 2
+    assert "--baseline" in capsys.readouterr().err
+
+
+def test_a_limit_that_allows_the_loss_judges_it_so(runs, capsys):
+    limits = ("--fail-on", "acceptance:-0.5")
+    _, document = gate_json(capsys, runs[1], "--baseline", runs[0], *limits)
+    whole = [row for row in baseline_rows(document) if row["name"] == "baseline acceptance"]
+    outcomes = [row["outcome"] for row in whole if not row["subject"]]
+    assert sorted(outcomes) == ["fail", "pass"], "the standing limit fails, the wide one passes"
+
+
+def test_junit_has_one_case_a_check(runs, tmp_path, capsys):
+    file = tmp_path / "gate.xml"
+    _, document = gate_json(capsys, runs[0], "--junit", file)
+    cases = ElementTree.parse(file).getroot().iter("testcase")
+    assert sum(1 for _ in cases) == len(document["checks"])
+
+
+def test_a_junit_file_that_cannot_be_written(runs, tmp_path, capsys):
+    assert run_cli("gate", runs[0], "--junit", tmp_path / "no" / "gate.xml", "-q") == 2
+    assert "gate.xml" in capsys.readouterr().err
+
+
+def test_a_workflow_gets_annotations_and_a_summary(runs, tmp_path, capsys, monkeypatch):
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    code = run_cli("gate", runs[1], "--baseline", runs[0], "--json")
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["outcome"] == "fail", "stdout is one document"
+    told = [line for line in shown.err.splitlines() if line.startswith("::")]
+    assert code == 1
+    assert 1 <= len(told) <= 10, f"{len(told)} annotations"
+    assert told[0].startswith("::error")
+    assert "baseline acceptance" in summary.read_text(encoding="utf-8")
+
+
+def test_elsewhere_nothing_is_annotated(runs, capsys, monkeypatch):
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    run_cli("gate", runs[0], "-q")
+    assert "::" not in capsys.readouterr().err
