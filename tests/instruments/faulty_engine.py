@@ -53,11 +53,13 @@ class Faulty:
     Attributes:
         time: what every clock of the program shows.
         layer_seconds: what a chain of layers takes, by its layers, positions and context.
+        head_seconds: what the head takes.
     """
 
     def __init__(self, patch: Any) -> None:
         self.patch, self.time = patch, VirtualTime()
         self.layer_seconds: Callable[[int, int, int], float] = chain_seconds
+        self.head_seconds = HEAD_S
         clock = Clock(None, self.time.read_ns)
         patch.setattr(Clock, "for_device", classmethod(lambda _cls, _device: clock))
         patch.setattr(measure, "MIN_SAMPLE_S", 0.0)  # nothing to average out: one call a sample
@@ -78,7 +80,7 @@ class Faulty:
             return real_chain(view, hidden, cache, indices, *more)
 
         def head(view: LayerView, hidden: torch.Tensor) -> torch.Tensor:
-            self.time.take(HEAD_S)
+            self.time.take(self.head_seconds)
             return real_head(view, hidden)
 
         def embed(view: LayerView, token_ids: torch.Tensor, cache: Any) -> torch.Tensor:
@@ -140,13 +142,9 @@ def drafts_start_one_token_early(engine: Faulty) -> None:
     engine.patch.setattr(Decoder, "_draft", draft)
 
 
-def slow_draft_steps(engine: Faulty) -> None:
-    """A pass of few layers over one position takes as long as one of all layers."""
-
-    def seconds(layers: int, positions: int, context: int) -> float:
-        return chain_seconds(N if positions == 1 else layers, positions, context)
-
-    engine.layer_seconds = seconds
+def head_outweighs_the_layers(engine: Faulty) -> None:
+    """The head takes ten times as long as all layers, and every draft step needs it."""
+    engine.head_seconds = 10 * N * LAYER_S
 
 
 def slow_verification(engine: Faulty) -> None:

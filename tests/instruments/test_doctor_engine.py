@@ -30,7 +30,7 @@ FAULTS = {
     "exits_skip_the_norm": "chance_level",
     "rollback_off_by_one": "greedy_mismatch",
     "drafts_start_one_token_early": "accepts_fewer",
-    "slow_draft_steps": "draft_step_slow",
+    "head_outweighs_the_layers": "draft_step_slow",
     "slow_verification": "verify_slow",
     "slow_rounds": "overhead_share",
     "slower_when_decoding": "pace_changed",
