@@ -1,18 +1,16 @@
 """Tail of request time: P99 over plain decoding's, with a test of how sure its excess is."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from selfspec_cli.gate.checks_timing import Comparison
-from selfspec_cli.gate.evidence import GateEvidence
+from selfspec_cli.gate.evidence import GateEvidence, read_walk
 from selfspec_cli.gate.holm import share_p_value
 from selfspec_cli.plan.document import Rule
 from selfspec_cli.report.format import ratio
 from selfspec_cli.report.rule_rows import rule_label
-from selfspec_cli.storage import read_table
 
 NAME = "request_p99"
 _ROUNDING = 1e-9  # equal passes
@@ -55,10 +53,10 @@ def p99_comparisons(evidence: GateEvidence, limit: float) -> Iterator[Comparison
 
 
 def _p_value(evidence: GateEvidence, rule: Rule, limit: float) -> float | None:
-    file = evidence.path / "walk.parquet"
-    if not file.exists() or evidence.requests is None:
+    walk = read_walk(evidence.path, _COLUMNS)
+    if walk is None or evidence.requests is None:
         return None
-    times = _times(file, evidence.requests, rule)
+    times = _times(walk, evidence.requests, rule)
     if not len(times):
         return None
     plain, seconds = times["plain"].to_numpy(), times["spec"].to_numpy()
@@ -66,9 +64,8 @@ def _p_value(evidence: GateEvidence, rule: Rule, limit: float) -> float | None:
     return share_p_value(slow / len(times), len(times), _BEYOND)
 
 
-def _times(file: Path, requests: pd.DataFrame, rule: Rule) -> pd.DataFrame:
+def _times(walk: pd.DataFrame, requests: pd.DataFrame, rule: Rule) -> pd.DataFrame:
     """Request times of the rule's own bucket and cell: plain, spec (s), prefill in both."""
-    walk = read_table(file, _COLUMNS)
     walk = walk.merge(requests[["request_id", "task"]], on="request_id")
     top = np.inf if rule.context_max is None else rule.context_max
     low, high = rule.temperature_min, rule.temperature_max

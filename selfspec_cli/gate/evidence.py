@@ -128,6 +128,21 @@ def _table(run: RunDir, name: str, columns: Sequence[str]) -> pd.DataFrame | Non
     return read_table(file, columns)
 
 
+def read_walk(path: Path, columns: Sequence[str]) -> pd.DataFrame | None:
+    """Return columns of a run's walk.parquet; None where it was never written.
+
+    It is large and seldom needed, so it is no part of the evidence.
+
+    Args:
+        path: of the run.
+        columns: that must be there.
+
+    Raises:
+        StorageError: it is gone, torn, or not what the run wrote.
+    """
+    return _table(RunDir.load(path), "walk.parquet", columns)
+
+
 def _hash_differs(run: RunDir, name: str) -> bool:
     entry = run.manifest["artefacts"].get(name)
     known = entry.get("sha256") if isinstance(entry, Mapping) else None

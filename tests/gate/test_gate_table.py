@@ -226,6 +226,19 @@ def test_memory_without_geometry_is_no_verdict(passing, tmp_path):
     assert outcomes(gate(run), "memory") == ["no_verdict"]
 
 
+def test_p99_fails_only_where_the_excess_is_no_chance(passing, tmp_path):
+    """Both plans say twice the time; the requests of one run are really three times as slow."""
+    run = change_plan(copy_of(passing, tmp_path), in_rule(request_p99_ratio=2.0))
+    quick = next(c for c in gate(run).checks if c.name == "request_p99" and c.value)
+    assert quick.outcome == "no_verdict"
+    assert "cannot tell: P99 of request time is 2.00x that of plain decoding" in quick.text
+    walk = read_table(run / "walk.parquet")
+    walk["seconds"] = walk["ar_seconds"] * 3
+    slow = gate(rewrite(run, "walk.parquet", walk))
+    assert [c.value for c in slow.checks if c.name == "request_p99" and c.fails] == [2.0]
+    assert slow.exit_code == 1
+
+
 def test_every_verdict_has_a_number_or_a_reason_and_a_next_step(passing, tmp_path):
     run = change_plan(copy_of(passing, tmp_path), speedup(0.88, 0.9, 0.92))
     for check in gate(run).checks:
