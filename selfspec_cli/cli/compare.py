@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from selfspec_cli.gate.compare import Comparison, Row
     from selfspec_cli.gate.verdict import Check
 
-_MAX_ROWS = 12  # buckets shown; those whose rule changed first, then by decode time
+_MAX_ROWS = 8  # buckets shown; those whose rule changed first, then by decode time
 _MAX_LABEL = 30  # characters of a bucket's label
 _MAX_NOTES = 4
 _MAX_CHECKS = 8  # lines of checks
@@ -77,20 +77,30 @@ def _show(found: "Comparison", checks: "tuple[Check, ...]") -> None:
 
 def _table(found: "Comparison") -> "Table":
     from rich.table import Table
+    from rich.text import Text
 
     from selfspec_cli.gate.compare_text import brief, rule_change, timing_words, words
-    from selfspec_cli.report.format import shown
 
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("bucket", overflow="ellipsis", no_wrap=True, max_width=_MAX_LABEL)
-    for name in ("rule", "speedup (95 %)", "tested acceptance (95 %)"):
+    labels = [_label(row.label) for row in _rows(found)]
+    width = max(map(len, labels), default=0)
+    table.add_column("task, prompt tokens, T", no_wrap=True, min_width=width)
+    for name in ("rule", "speedup (95 %)", "acceptance (95 %)"):
         table.add_column(name)
     table.add_column("n", justify="right")
-    for row in _rows(found):
-        label = shown(row.label, _MAX_LABEL).replace("[", r"\[")
+    for row, label in zip(_rows(found), labels, strict=True):
         numbers = timing_words(found, row.speedup), words(row.acceptance)
-        table.add_row(label, rule_change(row), *map(brief, numbers), str(row.num_groups))
+        table.add_row(Text(label), rule_change(row), *map(brief, numbers), str(row.num_groups))
     return table
+
+
+def _label(label: str) -> str:
+    """A bucket's label, its task cut where it is long: band and temperature tell rows apart."""
+    from selfspec_cli.report.format import shown
+
+    task, *rest = label.rsplit(", ", 2)
+    place = ", ".join(["", *rest]).replace(" tokens", "")
+    return shown(task, max(_MAX_LABEL - len(place), 6)) + place
 
 
 def _rows(found: "Comparison") -> "list[Row]":

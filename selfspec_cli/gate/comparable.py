@@ -1,5 +1,7 @@
 """Which keys two runs must share to be compared, and which only make their timings foreign."""
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,7 @@ _MEASUREMENT = (
 _TIMING_LIBRARIES = ("torch", "transformers")
 _NOT_TIMING = ("memory_bytes",)  # of the device: a resized machine computes as fast
 _LONGEST = 60
+_HEX = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,4 +116,13 @@ def _differences(base: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Diffe
 
 
 def _value(value: object) -> str:
-    return "not known" if value is None else shown(value, _LONGEST)
+    """A value for people; one that is too long shows a digest, so that two never look alike."""
+    if value is None:
+        return "not known"
+    text = shown(value)
+    if len(text) <= _LONGEST:
+        return text
+    if _HEX.fullmatch(text):
+        return text[:12]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{shown(text, _LONGEST - 20)} (sha256 {digest})"

@@ -111,6 +111,7 @@ def compare_sides(base: Side, new: Side) -> Comparison:
         mine = pairs.loc[bucket == number].assign(weight=1.0)
         label = key_of(mine.iloc[0].to_dict()).label
         share = float((pairs["weight"] * pairs["new_ar"])[bucket == number].sum())
+        share = float(f"{share:.9g}")  # the order of a sum's terms must not order buckets
         rows.append((share, _row(label, mine, costs[int(number)], (base, new))))
     rows.sort(key=lambda entry: (-entry[0], entry[1].label))
     return Comparison(

@@ -168,7 +168,7 @@ def baseline_checks(
     Args:
         comparison: the run against its baseline.
         expressions: of `--fail-on`, judged in the same family of tests.
-        level: as `checks_against` takes it.
+        level: as in `checks_against`.
 
     Raises:
         ConfigError: as `checks_against`.
