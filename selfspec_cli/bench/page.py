@@ -72,7 +72,7 @@ def _render(summary: BenchSummary, figures: tuple[FigureView, ...], pictures: Pi
     environment.filters.update(
         arm=words.long_name,
         cost=_cost,
-        megabytes=_megabytes,
+        megabytes=words.megabytes,
         says=_says,
         speed=words.speed,
         time=words.seconds,
@@ -119,10 +119,6 @@ def _says(line: Line) -> str:
 
 def _cost(value: float | None) -> str:
     return NOT_KNOWN if value is None else f"{value:.3g}"
-
-
-def _megabytes(value: int | None) -> str:
-    return NOT_KNOWN if value is None else f"{value / 1e6:,.0f} MB"
 
 
 def _write_figure(folder: Path, figure: FigureView, svg: str | None) -> list[Path]:

@@ -80,10 +80,17 @@ def _slow(row: Mapping[Hashable, Any], usual: _Usual) -> SlowRequest:
 
 def _why(row: Mapping[Hashable, Any], usual: _Usual) -> tuple[str, str]:
     """The first reason that holds; noise comes first, since it leaves nothing to explain."""
-    for judge in (_noise, _short, _prefill, _few_accepted, _no_gain):
+    for judge in (_same_work, _noise, _short, _prefill, _few_accepted, _no_gain):
         if found := judge(row, usual):
             return found
     return UNEXPLAINED, "Slower beyond its repeats, and none of the known causes accounts for it."
+
+
+def _same_work(row: Mapping[Hashable, Any], _usual: _Usual) -> tuple[str, str] | None:
+    """A plan whose rule is off decodes plainly, so nothing but the clock can differ."""
+    if row["arm"] != "plan" or not pd.isna(row["draft_length"]):
+        return None
+    return NOISE, "The plan decodes it plainly: the same work, timed twice."
 
 
 def _noise(row: Mapping[Hashable, Any], _usual: _Usual) -> tuple[str, str] | None:

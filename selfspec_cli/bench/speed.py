@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import pandas as pd
 
 from selfspec_cli.analysis.intervals import RatioInterval, ratio_interval
-from selfspec_cli.bench.paired import pair
 from selfspec_cli.buckets import BucketKey
 
 Traffic = Mapping[BucketKey, float]
@@ -24,20 +23,17 @@ def tokens_per_second(rows: pd.DataFrame, traffic: Traffic | None) -> float | No
     return tokens / seconds if seconds > 0 and tokens > 0 else None
 
 
-def speedup(rows: pd.DataFrame, arm: str, baseline: str, traffic: Traffic | None) -> RatioInterval:
+def speedup(paired: pd.DataFrame, traffic: Traffic | None) -> RatioInterval:
     """Return plain ÷ the arm's decode time over the requests that both decoded.
 
     The jackknife holds the weights of buckets fixed, which widens the interval a little: a group
     left out takes its share of the bucket along.
 
     Args:
-        rows: of `paired.averaged` with their bucket, all arms of one batch size.
-        arm: to judge.
-        baseline: arm to compare it with.
+        paired: of `paired.pair`, with their bucket, one arm at one batch size.
         traffic: tokens of each bucket; None takes the rows as they are.
     """
-    both = pair(rows, arm, baseline)
-    both = both.loc[both["committed"] > 0]
+    both = paired.loc[paired["committed"] > 0]
     scale = _weights(both, traffic)
     # Without a group a request stands for itself; whole batches have neither, so no interval.
     groups = both["group_id"].where(both["group_id"] != "", both["request_id"])

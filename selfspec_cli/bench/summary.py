@@ -8,6 +8,7 @@ conversation or a repeated prompt counts once.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -103,21 +104,35 @@ class BenchSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Decodes:
-    """Rows as measured, then one row a request, and one a bucket for whole batches."""
+    """What was measured, each frame with its buckets."""
 
     rows: pd.DataFrame
+    """As measured."""
     requests: pd.DataFrame
+    """One row a request."""
     batches: pd.DataFrame
+    """One row a bucket, of whole batches."""
+    pairs: Mapping[tuple[bool, str, str], pd.DataFrame]
+    """Rows of an arm beside its baseline, by (whole batches, arm, baseline)."""
 
     def of(self, bucket: BucketKey) -> "_Decodes":
-        frames = (self.rows, self.requests, self.batches)
-        rows, requests, batches = (frame.loc[frame["bucket"] == bucket] for frame in frames)
-        return _Decodes(rows=rows, requests=requests, batches=batches)
+        def own(frame: pd.DataFrame) -> pd.DataFrame:
+            return frame.loc[frame["bucket"] == bucket]
 
-    def timed(self, batch_size: int) -> pd.DataFrame:
+        return _Decodes(
+            rows=own(self.rows),
+            requests=own(self.requests),
+            batches=own(self.batches),
+            pairs={key: own(frame) for key, frame in self.pairs.items()},
+        )
+
+    def timed(self, key: tuple[int, str]) -> pd.DataFrame:
         """Rows that carry speed: requests decoded together overlap, so whole batches above 1."""
-        frame = self.requests if batch_size == 1 else self.batches
-        return frame.loc[frame["batch_size"] == batch_size]
+        return _at(self.requests if key[0] == 1 else self.batches, key)
+
+    def paired(self, key: tuple[int, str], baseline: str, *, whole: bool) -> pd.DataFrame:
+        """The arm's requests, or whole batches, beside the baseline's."""
+        return _at(self.pairs[whole, key[1], baseline], key)
 
 
 def summarise(
@@ -163,7 +178,13 @@ def _decodes(table: pd.DataFrame) -> _Decodes:
     whole = rows["request_id"] == ""
     frames = (rows, averaged(rows.loc[~whole]), averaged(rows.loc[whole]))
     own, requests, batches = (_with_bucket(frame) for frame in frames)
-    return _Decodes(rows=own, requests=requests, batches=batches)
+    pairs = {
+        (whole_batches, arm, baseline): pair(frame, arm, baseline)
+        for whole_batches, frame in ((False, requests), (True, batches))
+        for arm in sorted(set(own["arm"]))
+        for baseline in (AR, GENERATE)
+    }
+    return _Decodes(rows=own, requests=requests, batches=batches, pairs=pairs)
 
 
 def _with_bucket(frame: pd.DataFrame) -> pd.DataFrame:
@@ -200,9 +221,9 @@ def _line(
 ) -> Line:
     batch_size, arm = key
     rows, requests = _at(decodes.rows, key), _at(decodes.requests, key)
-    timed = decodes.timed(batch_size)
-    speed = tokens_per_second(timed.loc[timed["arm"] == arm], traffic)
-    compared = _compared(decodes.requests, key)
+    speed = tokens_per_second(decodes.timed(key), traffic)
+    compared = _compared(decodes, key)
+    whole = batch_size > 1
     exact = pd.concat([requests["exact"], _at(decodes.batches, key)["exact"]])
     return Line(
         bucket=bucket,
@@ -215,8 +236,10 @@ def _line(
         num_requests=len(requests),
         num_tokens=int(rows["committed"].sum()),
         tokens_per_second=speed,
-        speedup=speedup(timed, arm, AR, traffic),
-        own_speedup=speedup(timed, arm, GENERATE, traffic) if arm in RIVALS else None,
+        speedup=speedup(decodes.paired(key, AR, whole=whole), traffic),
+        own_speedup=speedup(decodes.paired(key, GENERATE, whole=whole), traffic)
+        if arm in RIVALS
+        else None,
         latencies=latencies(requests),
         cost_per_1000_tokens=None if price is None or speed is None else price / 3.6 / speed,
         lengths=None if bucket is None else measured_lengths(rows),
@@ -232,13 +255,11 @@ def _at(rows: pd.DataFrame, key: tuple[int, str]) -> pd.DataFrame:
     return rows.loc[(rows["batch_size"] == key[0]) & (rows["arm"] == key[1])]
 
 
-def _compared(requests: pd.DataFrame, key: tuple[int, str]) -> pd.DataFrame:
+def _compared(decodes: _Decodes, key: tuple[int, str]) -> pd.DataFrame:
     """The arm's requests beside its own baseline; none for a baseline itself."""
-    batch_size, arm = key
-    if arm in (AR, GENERATE):
-        return requests.iloc[:0]
-    baseline = GENERATE if arm in RIVALS else AR
-    return pair(requests.loc[requests["batch_size"] == batch_size], arm, baseline)
+    if key[1] in (AR, GENERATE):
+        return decodes.requests.iloc[:0]
+    return decodes.paired(key, GENERATE if key[1] in RIVALS else AR, whole=False)
 
 
 def _slower(compared: pd.DataFrame) -> tuple[SlowRequest, ...]:

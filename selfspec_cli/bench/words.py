@@ -83,9 +83,17 @@ def seconds(found: Quantile) -> str:
     return f"{value:.3g} s" if value >= 0.1 else f"{1000 * value:.3g} ms"
 
 
+def megabytes(value: int | None) -> str:
+    """Return bytes as `1,235 MB`, or `0.42 MB` where there are few; `n/a` where not measured."""
+    if value is None:
+        return NOT_KNOWN
+    return f"{value / 1e6:,.0f} MB" if value >= 1e7 else f"{value / 1e6:.2g} MB"
+
+
 def answer(summary: BenchSummary) -> str:
     """Return the bench in one sentence: what the plan does, measured here."""
-    told = [_told(line) for arm in summary.arms if (line := summary.total(arm)) and _counts(arm)]
+    lines = [line for arm in summary.arms if (line := summary.total(arm)) and _counts(arm)]
+    told = [_told(line, len(summary.buckets)) for line in lines]
     return "; ".join(told) if told else "Nothing was decoded beside plain decoding: no verdict"
 
 
@@ -93,17 +101,19 @@ def _counts(arm: str) -> bool:
     return arm not in (AR, GENERATE)
 
 
-def _told(line: Line) -> str:
+def _told(line: Line, buckets: int) -> str:
     found, name = judged(line), long_name(line.arm)
     if found.estimate is None:
         return f"{name}: no request to compare"
+    some = f" in {line.num_buckets} of {buckets} buckets" if line.num_buckets < buckets else ""
     if line.arm in RIVALS:
-        return f"{name} {speed(found)} of its own generate{_thin(found)}"
+        return f"{name} {speed(found)} of its own generate{some}{_thin(found)}"
     if line.arm != PLAN:
-        return f"{name} {speed(found)}{_thin(found)}"
-    off = " and speculates in none" if not line.num_speculating and line.num_requests else ""
-    over = plural(line.num_buckets, "bucket")
-    return f"{name} {speed(found)} of plain decoding over {over}{off}{_thin(found)}"
+        return f"{name} {speed(found)}{some}{_thin(found)}"
+    over = some or f" over {plural(line.num_buckets, 'bucket')}"
+    if line.num_requests and not line.num_speculating:
+        return f"plan speculates nowhere{over}, so {speed(found)} of plain decoding is timing alone"
+    return f"{name} {speed(found)} of plain decoding{over}{_thin(found)}"
 
 
 def _thin(found: RatioInterval) -> str:
@@ -189,7 +199,7 @@ def _exactness(summary: BenchSummary) -> Iterator[str]:
 
 def _memory(summary: BenchSummary) -> Iterator[str]:
     told = [
-        f"{short_name(line.arm)} {line.peak_memory_bytes / 1e6:,.0f} MB"
+        f"{short_name(line.arm)} {megabytes(line.peak_memory_bytes)}"
         for arm in summary.arms
         if (line := summary.total(arm)) and line.peak_memory_bytes is not None
     ]

@@ -291,6 +291,8 @@ def test_what_lies_within_the_repeats_is_noise_and_needs_repeats():
     assert slow(rows((1.0, 1.6), (1.5, 1.7))).reason == NOISE
     assert slow(rows((1.0, 1.1), (1.8, 1.9))).reason == FEW_ACCEPTED
     assert slow(rows((1.0,), (1.8,))).reason == FEW_ACCEPTED, "one repeat has no spread"
+    off = [*usual(), decode("slow"), decode("slow", arm="plan", seconds=1.9)]
+    assert slow(off).reason == NOISE, "a rule that is off decodes plainly"
 
 
 def test_slow_is_more_than_five_percent_with_the_prompt_counted():
@@ -332,7 +334,16 @@ def test_the_answer_is_one_sentence_with_every_arm():
     assert text.startswith("plan 1.96x (1.94-1.98) of plain decoding over 1 bucket; forced on")
     off = [decode(f"r{i}", arm=arm) for i in range(3) for arm in ("ar", "plan")]
     text = words.answer(summarise(bench_table(off), None))
-    assert "over 1 bucket and speculates in none (no verdict)" in text, text
+    assert text.startswith("plan speculates nowhere over 1 bucket, so 1.00x"), text
+    assert text.endswith("of plain decoding is timing alone"), text
+
+
+def test_an_arm_that_misses_a_bucket_says_so():
+    rows = both("a", 2.0, 1.0) + both("b", 2.0, 1.0, task="code")
+    rows += [decode("a", arm="generate"), decode("a", arm="prompt_lookup")]
+    text = words.answer(summarise(bench_table(rows), None))
+    assert "1.00x of its own generate in 1 of 2 buckets (no verdict)" in text, text
+    assert "plan 2.00x (2.00-2.00) of plain decoding over 2 buckets (no verdict)" in text, text
 
 
 def test_labels_of_a_table_may_be_missing():
