@@ -90,9 +90,10 @@ def bench(
     Example: selfspec bench reports/quickstart -t sample -m demo
 
     Reads plan.yaml of RUN, or PLAN, the traces and the model; decodes some requests of each bucket
-    with interleaved arms; writes bench.csv and bench.json. With --only cost and -m MODEL it times
-    drafts, verification and overhead alone, without traces, in about a minute. Exit codes: 0 done,
-    1 greedy output differed from plain decoding, 2 usage or input error.
+    with interleaved arms; writes bench.csv and bench.json, bench.html and bench_summary.csv. With
+    --only cost and -m MODEL it times drafts, verification and overhead alone, without traces, in
+    about a minute. Exit codes: 0 done, 1 greedy output differed from plain decoding, 2 usage or
+    input error.
     """
     if only is None:
         decode_and_print(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from selfspec_cli.bench.subject import Subject
     from selfspec_cli.buckets import BucketKey
 
+PIPE_WIDTH = 110  # columns
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeWish:
@@ -60,7 +62,7 @@ def decode_and_print(wish: DecodeWish, *, as_json: bool, quiet: bool) -> None:
     run = run_bench(subject, _bench_wish(wish), progress)
     write_bench(run, folder)
     check_bench_exact(run)
-    _print(run, subject, wish.price_per_hour, as_json=as_json)
+    _print((run, folder), subject, wish.price_per_hour, as_json=as_json)
 
 
 def _check(wish: DecodeWish) -> Path:
@@ -125,20 +127,30 @@ def _bench_wish(wish: DecodeWish) -> BenchWish:
     )
 
 
-def _print(run: BenchRun, subject: Subject, price: float | None, *, as_json: bool) -> None:
-    """The summary, its buckets weighted by their tokens in the plan's log."""
+def _print(
+    made: tuple[BenchRun, Path], subject: Subject, price: float | None, *, as_json: bool
+) -> None:
+    """Write the page and print the summary, buckets weighted by their tokens in the plan's log."""
+    from selfspec_cli.bench.page import write_bench as write_page
     from selfspec_cli.bench.summary import summarise
     from selfspec_cli.bench.words import answer
 
+    run, folder = made
     summary = summarise(run.table, price, traffic=_traffic(subject, set(run.table["task"])))
+    files = write_page(summary, folder)
     if as_json:
-        typer.echo(json.dumps({**run.document, "answer": answer(summary)}, allow_nan=False))
+        told = {**run.document, "answer": answer(summary), "files": [str(file) for file in files]}
+        typer.echo(json.dumps(told, allow_nan=False))
         return
     from rich.console import Console
 
     from selfspec_cli.bench.terminal import print_bench
 
-    print_bench(summary, Console(highlight=False))
+    console = Console(highlight=False)
+    if not console.is_terminal:  # where nothing says how wide, the table is shown whole
+        console = Console(highlight=False, width=max(console.width, PIPE_WIDTH))
+    print_bench(summary, console)
+    console.print(f"page: {files[0]}", markup=False, soft_wrap=True)
 
 
 def _traffic(subject: Subject, tasks: set[str]) -> dict[BucketKey, float] | None:

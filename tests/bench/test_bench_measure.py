@@ -51,7 +51,8 @@ def run(folder: Path, model: Path, trace: Path) -> Path:
 def on(folder: Path, run: Path, model: Path, trace: Path) -> pd.DataFrame:
     """Rows of a plan that is on with (2, 2) everywhere at batch 1."""
     plan = switched_on(run, folder / "on.yaml", (2, 2))
-    assert bench(plan, model, trace, "-o", folder / "on", "--batch-size", "1,2") == 0
+    flags = ("-o", folder / "on", "--batch-size", "1,2", "--requests", 4)
+    assert bench(plan, model, trace, *flags) == 0
     return rows(folder / "on")
 
 
@@ -166,6 +167,9 @@ def test_json_is_one_document_with_the_answer(run, model, trace, tmp_path, capsy
     found = json.loads(shown, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
     assert found["num_requests"] == 1
     assert found["answer"].startswith("plan "), found["answer"]
+    page = (tmp_path / "bench.html").read_text(encoding="utf-8")
+    assert str(tmp_path / "bench.html") in found["files"]
+    assert found["answer"].partition(";")[0][:12] in page, "the page does not say the answer"
 
 
 def off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
