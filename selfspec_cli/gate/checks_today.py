@@ -10,6 +10,7 @@ from selfspec_cli.gate.today import (
     model_revision,
 )
 from selfspec_cli.gate.verdict import Check, Outcome
+from selfspec_cli.plan.files import PLAN_FILE
 
 NAME = "fingerprints"
 _AGAIN = "Calibrate again, or serve what the plan was measured with."
@@ -36,7 +37,17 @@ def fingerprint_checks(evidence: GateEvidence, now: Today) -> list[Check]:
         _tokenizer(evidence, now),
         _check("libraries", outcome, "; ".join(libraries) or same, _AGAIN),
         _check("device", "no_verdict" if away else "pass", away or "the plan's own machine", _HERE),
+        *_plan(evidence),
     ]
+
+
+def _plan(evidence: GateEvidence) -> list[Check]:
+    """Numbers of a plan that was written by hand are no evidence, however possible they look."""
+    if not evidence.plan_replaced:
+        return []
+    step = f"Write it again: selfspec plan {evidence.path} -o {evidence.path / PLAN_FILE}"
+    told = "plan.yaml is not the file that selfspec wrote: its hash differs from the manifest's"
+    return [_check("plan", "no_verdict", told, step)]
 
 
 def _model(evidence: GateEvidence, now: Today) -> Check:

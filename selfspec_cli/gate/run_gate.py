@@ -63,7 +63,7 @@ def run_gate(run: Path, rules: GateRules, options: GateOptions | None = None) ->
     if away:
         checks = [_elsewhere(check, away) for check in checks]
     ordered = sorted(checks, key=lambda check: _ORDER[check.outcome] + _lighter(check))
-    return GateReport(run=str(run), checks=tuple(ordered), notes=_notes(evidence, rules, checks))
+    return GateReport(run=str(run), checks=tuple(ordered), notes=_notes(rules, checks))
 
 
 def _judged(
@@ -158,7 +158,7 @@ def _lighter(check: Check) -> int:
     return int(check.warns or (check.outcome == "no_verdict" and check.optional))
 
 
-def _notes(evidence: GateEvidence, rules: GateRules, checks: Sequence[Check]) -> tuple[str, ...]:
+def _notes(rules: GateRules, checks: Sequence[Check]) -> tuple[str, ...]:
     names = [name for name in GateRules.model_fields if name != "nothing_enabled"]
     left_out = [name for name in names if not rules.rule(name).enabled]
     found = []
@@ -167,8 +167,6 @@ def _notes(evidence: GateEvidence, rules: GateRules, checks: Sequence[Check]) ->
             f"timing comparisons together fail by chance in at most {100 * FAMILY_LEVEL:g} % of "
             "runs whose limits hold (Holm)"
         )
-    if evidence.plan_replaced:
-        found.append("plan.yaml was changed after the run wrote it, by hand or a copy")
     if left_out:
         found.append(f"left out by the rules: {', '.join(left_out)}")
     return tuple(found)

@@ -9,7 +9,7 @@ from selfspec_cli.gate.evidence import read_evidence
 from selfspec_cli.gate.rules import GateRules
 from selfspec_cli.gate.rules_file import load_rules
 from selfspec_cli.gate.run_gate import GateOptions, run_gate
-from selfspec_cli.storage import read_table
+from selfspec_cli.storage import file_sha256, read_table
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +105,15 @@ def test_a_time_that_is_none_is_refused_not_skipped(run, value):
         read_evidence(rewrite(run, "confirm.csv", table))
 
 
-def test_a_plan_replaced_by_hand_is_told(run):
-    def edit(manifest):
-        manifest["artefacts"]["plan.yaml"] = {"sha256": "0" * 64, "bytes": 1}
-
-    report = run_gate(change_manifest(run, edit), GateRules(), GateOptions(today=HERE))
-    assert any("plan.yaml was changed" in note for note in report.notes)
+def test_a_plan_changed_by_hand_is_never_a_pass(run):
+    """Broken twin: with the hash of the very file the check is not there."""
+    own = file_sha256(run / "plan.yaml")
+    for digest, outcomes in ((own, []), ("0" * 64, ["no_verdict"])):
+        entry = {"sha256": digest, "bytes": 1}
+        change_manifest(run, lambda m, entry=entry: m["artefacts"].update({"plan.yaml": entry}))
+        report = run_gate(run, GateRules(), GateOptions(today=HERE))
+        assert [c.outcome for c in report.checks if c.subject == "plan"] == outcomes
+    assert report.outcome == "no_verdict"
 
 
 # --- rules --------------------------------------------------------------------------------------
