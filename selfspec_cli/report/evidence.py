@@ -10,6 +10,7 @@ from selfspec_cli.analysis.grid import COLUMNS as GRID_COLUMNS
 from selfspec_cli.plan.document import Rule
 from selfspec_cli.report.figure_data import rows_of
 from selfspec_cli.report.finding_types import Evidence, Memory, Timing
+from selfspec_cli.report.format import known
 from selfspec_cli.report.rule_rows import by_traffic
 from selfspec_cli.report.tables import RunTables
 from selfspec_cli.storage import RunDir, read_table
@@ -93,15 +94,29 @@ def _timings(tables: RunTables) -> tuple[Timing, ...]:
 
 
 def _memory(tables: RunTables) -> Memory | None:
-    """Bytes that a plain step reads by context, and what the device has; None where unknown.
-
-    A step reads every weight it uses and the whole cache, so what it reads must be held.
-    """
+    """What the model takes, and what the device has; None where the run does not say."""
     device = (tables.manifest.get("provenance") or {}).get("device") or {}
-    held = device.get("memory_bytes")
+    held = device.get("memory_bytes" if device.get("kind") == "cpu" else "gpu_memory_bytes")
+    facts = tables.manifest.get("footprint") or {}
+    taken = facts.get("weights_bytes"), facts.get("kv_bytes_per_token")
+    if not known(held) or not all(known(size) for size in taken):
+        taken = _bytes_read(tables)
+    weights, token = taken
+    if held is None or not known(held) or weights is None or token is None:
+        return None
+    return Memory(device_bytes=float(held), weight_bytes=float(weights), token_bytes=float(token))
+
+
+def _bytes_read(tables: RunTables) -> tuple[float | None, float | None]:
+    """Weights and a cached token as a plain step reads them, of runs that kept no footprint.
+
+    A step reads every weight that it uses and the whole cache; that much must be held.
+    """
     bandwidth = tables.stage("cost").get("bandwidth") or {}
     rate, floors = bandwidth.get("read_bytes_per_s"), bandwidth.get("floor_s") or {}
-    known = {int(at): float(s) * float(rate) for at, s in floors.items() if s and rate}
-    if not held or not known:
-        return None
-    return Memory(device_bytes=float(held), step_bytes=known)
+    read = sorted((int(at), float(s) * float(rate)) for at, s in floors.items() if s and rate)
+    if len(read) < 2:
+        return None, None
+    (low, at_low), (high, at_high) = read[0], read[-1]
+    token = (at_high - at_low) / (high - low)
+    return at_low - token * low, token

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from selfspec_cli.report.finding_types import Evidence, Finding, Memory
+from selfspec_cli.report.finding_types import Evidence, Finding
 from selfspec_cli.report.format import number, percent, plural
 
 FULL = 0.90  # weights and caches alone; passes, buffers and other programs need the rest
@@ -18,7 +18,7 @@ def device_short(evidence: Evidence) -> Iterator[Finding]:
     if memory is None or not evidence.plan.batch_sizes:
         return
     rows, tokens = max(evidence.plan.batch_sizes), _longest(evidence)
-    needed = _needed(memory, rows, tokens)
+    needed = memory.weight_bytes + rows * tokens * memory.token_bytes
     if needed > FULL * memory.device_bytes:
         yield Finding(
             code="device_memory_short",
@@ -38,15 +38,6 @@ def _longest(evidence: Evidence) -> int:
     known = [rule.prompt_tokens_max or 0 for rule in evidence.plan.rules]
     prompt = max([traces.prompt_tokens_max or 0, *known])
     return prompt + (traces.output_window.observed_tokens or 0)
-
-
-def _needed(memory: Memory, rows: int, tokens: int) -> float:
-    """Bytes: the cache grows linearly with the tokens (more slowly in windowed layers)."""
-    contexts = sorted(memory.step_bytes)
-    low, high = contexts[0], contexts[-1]
-    at_low, at_high = memory.step_bytes[low], memory.step_bytes[high]
-    slope = (at_high - at_low) / (high - low) if high > low else 0.0
-    return at_low - slope * low + rows * slope * tokens
 
 
 def above_plain(evidence: Evidence) -> Iterator[Finding]:

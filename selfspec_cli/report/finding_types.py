@@ -28,11 +28,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What the device holds, and what plain steps read of it."""
+    """What the device holds, and what the model takes of it (bytes)."""
 
     device_bytes: float
-    step_bytes: Mapping[int, float]
-    """Weights and cache of one row, by tokens in the cache."""
+    weight_bytes: float
+    token_bytes: float
+    """Keys and values of one cached token of one row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,13 +170,27 @@ def test_a_second_cache_shows_in_peak_memory(evidence):
 
 def test_a_device_that_is_short_of_memory(evidence):
     """Weights 800 bytes, a token 1 byte a row, 8 rows: room for 12 tokens a row, not for 80."""
-    short = Memory(device_bytes=1000.0, step_bytes={0: 800.0, 100: 900.0})
+    short = Memory(device_bytes=1000.0, weight_bytes=800.0, token_bytes=1.0)
     seen = found(replace(evidence, memory=short))["device_memory_short"]
     assert "8 rows" in seen.evidence
     assert "adapters" in seen.remedy
     assert seen.remedy.index("adapters") < seen.remedy.index("batch")
     enough = replace(short, device_bytes=1e5)
     assert found(replace(evidence, memory=enough)) == {}
+
+
+def test_memory_is_the_devices_own(run, evidence):
+    """Of a GPU its own, not the host's; the footprint where the run kept one."""
+    tables = read_run(run)
+    provenance = {"device": {"kind": "cuda", "memory_bytes": 9e9, "gpu_memory_bytes": 4e9}}
+    facts = {"weights_bytes": 3e9, "kv_bytes_per_token": 1e5}
+    manifest = {**tables.manifest, "provenance": provenance, "footprint": facts}
+    frames = {"by_layer": evidence.by_layer, "measured": evidence.measured, "grid": evidence.grid}
+    seen = gather(replace(tables, manifest=manifest), frames, ()).memory
+    assert seen == Memory(device_bytes=4e9, weight_bytes=3e9, token_bytes=1e5)
+    without = gather(replace(tables, manifest={**manifest, "footprint": {}}), frames, ()).memory
+    assert without is not None
+    assert without.weight_bytes == pytest.approx(0.005 * 1e10), "what a step was said to read"
 
 
 def test_production_is_compared_with_an_interval(evidence):
