@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from selfspec_cli.analysis.intervals import MIN_EFFECTIVE_GROUPS
 from selfspec_cli.gate.compare import Comparison, Row
-from selfspec_cli.gate.pairing import Paired
+from selfspec_cli.gate.pairing import NEGLIGIBLE, Paired
 from selfspec_cli.report.format import NOT_KNOWN
 from selfspec_cli.storage.documents import plain_data
 
@@ -80,26 +81,27 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
 def _words(found: Paired | None, above: str, below: str) -> str:
     if found is None:
         return NOT_KNOWN
+    if found.effective_groups < MIN_EFFECTIVE_GROUPS:
+        return f"{_FEW} ({found.num_groups}, worth {found.effective_groups:.1f})"
     if found.low is None or found.high is None:
         return f"{_value(found, found.estimate, 2)}, no interval"
     digits = _digits(found)
     ends = [_value(found, end, digits, bare=True) for end in (found.low, found.high)]
     joined = "-".join(ends) if found.kind == "ratio" else " to ".join(ends)
-    if not found.supports_verdict:
-        return f"{_FEW} ({found.num_groups}, worth {found.effective_groups:.1f})"
-    if found.low > found.neutral:
+    if found.low > found.neutral + NEGLIGIBLE:
         space = " " if found.kind == "ratio" else ", "
         return f"{_value(found, found.estimate, digits)}{space}{above}, 95 % {joined}"
-    if found.high < found.neutral:
+    if found.high < found.neutral - NEGLIGIBLE:
         return f"{_value(found, found.estimate, digits)}, {below}, 95 % {joined}"
     return f"not significant ({joined})"
 
 
 def _digits(found: Paired) -> int:
     """Two, or as many as keep an end that excludes "no change" from being rounded onto it."""
+    ends = [end for end in (found.low, found.high) if end is not None]
+    told = [end for end in ends if abs(end - found.neutral) > NEGLIGIBLE]
     for digits in range(2, _MOST_DIGITS):
-        ends = [end for end in (found.low, found.high) if end is not None and end != found.neutral]
-        if all(round(end, digits) != found.neutral for end in ends):
+        if all(round(end, digits) != found.neutral for end in told):
             return digits
     return _MOST_DIGITS
 

@@ -18,6 +18,8 @@ Each expression makes a check for all requests and one a bucket:
 - no verdict: anything else, so also fewer than 8 effective groups of requests, timings of other
   hardware, or a number that a run does not hold. Of a bucket that is shown and does not end the
   gate without a verdict; of all requests it does.
+
+0.01 % (0.0001 of acceptance) is no difference anywhere: two engines' rounding moves as much.
 """
 
 import difflib
@@ -30,7 +32,7 @@ from selfspec_cli.errors import ConfigError
 from selfspec_cli.gate.compare import Comparison, Row
 from selfspec_cli.gate.compare_text import longer, not_judged, words
 from selfspec_cli.gate.holm import FAMILY_LEVEL, Held, holm
-from selfspec_cli.gate.pairing import Paired
+from selfspec_cli.gate.pairing import NEGLIGIBLE, Paired
 from selfspec_cli.gate.verdict import Check
 
 UNSEEN = 0.05  # a loss beyond the allowed one that may go unseen where a check passes
@@ -203,7 +205,9 @@ class _Question:
         if found is None:
             return None
         bound = _bound(self.limit, found)
-        return found.p_above(bound) if metric.grows_worse else found.p_below(bound)
+        if metric.grows_worse:
+            return found.p_above(bound + NEGLIGIBLE)
+        return found.p_below(bound - NEGLIGIBLE)
 
     def check(self, held: Held | None) -> Check:
         """Return the check, given how the test came out within its family."""
@@ -247,7 +251,7 @@ class _Question:
             return metric.advice
         if metric.timing and not self.comparison.timing_judged:
             keys = ", ".join(entry.key for entry in self.comparison.foreign_timing)
-            return f"Calibrate both runs where {keys} agree."
+            return f"Calibrate both runs with the same {keys}."
         if self.found is None and metric.name == "p99":
             return "A P99 needs 300 requests in both runs, with prefill timed."
         return "Calibrate both runs on more requests."
@@ -282,8 +286,8 @@ def _passes(limit: FailOn, found: Paired) -> bool:
         return False
     bound = _bound(limit, found)
     if limit.metric.grows_worse:
-        return high <= bound + UNSEEN and (limit.lenient or found.estimate <= bound)
-    return low >= bound - UNSEEN and (limit.lenient or found.estimate >= bound)
+        return high <= bound + UNSEEN and (limit.lenient or found.estimate <= bound + NEGLIGIBLE)
+    return low >= bound - UNSEEN and (limit.lenient or found.estimate >= bound - NEGLIGIBLE)
 
 
 def _allowed(limit: FailOn) -> str:

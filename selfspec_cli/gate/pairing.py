@@ -19,6 +19,8 @@ from selfspec_cli.analysis.latency import min_values_for
 
 Floats = npt.NDArray[np.float64]
 LEVEL = 0.95  # of every interval here
+NEGLIGIBLE = 1e-4
+"""Differences up to this are none, however certain: two engines' rounding moves a coin as far."""
 _DRAWS = 2000  # resamplings of a quantile; the smallest p-value is then 0.0005
 _TAIL = 0.99
 

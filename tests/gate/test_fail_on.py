@@ -136,8 +136,15 @@ def test_equal_to_the_limit_passes():
     (check,) = checks_against(_comparison(_row(speedup=_ratio(0.97, sd=0.0))), ["speedup:-3%"])
     assert check.outcome == "pass"
     assert check.limit == pytest.approx(0.97)
-    (check,) = checks_against(_comparison(_row(speedup=_ratio(0.9699, sd=0.0))), ["speedup:-3%"])
+    (check,) = checks_against(_comparison(_row(speedup=_ratio(0.9695, sd=0.0))), ["speedup:-3%"])
     assert check.outcome == "fail", "no noise at all: every group lost more than is allowed"
+
+
+def test_rounding_is_no_loss():
+    """Another engine moves coins by parts in a million, in every group alike."""
+    comparison = _comparison(_row(speedup=_ratio(1 - 2e-6, sd=0.0), acceptance=_gap(-2e-6, 1e-9)))
+    checks = checks_against(comparison, ["speedup:0%", "acceptance:0"])
+    assert [check.outcome for check in (*checks, *baseline_checks(comparison))] == ["pass"] * 4
 
 
 def test_the_default_does_not_take_noise_for_a_loss():
