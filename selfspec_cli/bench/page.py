@@ -1,4 +1,4 @@
-"""bench.html, bench_summary.csv and the figures' data: all that is written of a summary."""
+"""bench.html, bench.md, bench_summary.csv and figures: all that is written of a summary."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from selfspec_cli.analysis.intervals import MIN_EFFECTIVE_GROUPS
 from selfspec_cli.bench import words
 from selfspec_cli.bench.figures import bench_figures, draw_bench
+from selfspec_cli.bench.markdown import render_markdown
 from selfspec_cli.bench.sheet import slow_sheet, summary_sheet
 from selfspec_cli.bench.summary import PLAN, BenchSummary, Line
 from selfspec_cli.buckets import BucketKey
@@ -18,7 +19,7 @@ from selfspec_cli.report.page import inline_picture, page_environment, page_styl
 from selfspec_cli.report.sheets import disarmed
 from selfspec_cli.storage import atomic_write, write_table
 
-PAGE, SHEET, FIGURES = "bench.html", "bench_summary.csv", "figures_bench"
+PAGE, TEXT, SHEET, FIGURES = "bench.html", "bench.md", "bench_summary.csv", "figures_bench"
 _TEMPLATES = Path(__file__).parent / "templates"
 _MAX_BUCKETS = 60  # with tables of their own in the page
 _TONES = {words.FASTER: "on", words.SLOWER: "off"}
@@ -28,7 +29,7 @@ Pictures = Mapping[str, str | None]
 
 
 def write_bench(summary: BenchSummary, folder: Path) -> tuple[Path, ...]:
-    """Write bench.html, bench_summary.csv and figures_bench/ into a folder.
+    """Write bench.html, bench.md, bench_summary.csv and figures_bench/ into a folder.
 
     Args:
         summary: of `summary.summarise`.
@@ -44,7 +45,11 @@ def write_bench(summary: BenchSummary, folder: Path) -> tuple[Path, ...]:
     _make(folder / FIGURES)
     figures = bench_figures(summary)
     pictures = _draw(figures)
-    files = [_write_text(folder / PAGE, _render(summary, figures, pictures)), folder / SHEET]
+    files = [
+        _write_text(folder / PAGE, _render(summary, figures, pictures)),
+        _write_text(folder / TEXT, render_markdown(summary)),
+        folder / SHEET,
+    ]
     write_table(summary_sheet(summary), folder / SHEET)
     for figure in figures:
         files += _write_figure(folder / FIGURES, figure, pictures.get(figure.name))

@@ -8,7 +8,7 @@ conversation or a repeated prompt counts once.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -167,7 +167,7 @@ def summarise(
         arms=tuple(sorted({line.arm for line in lines}, key=_arm_order)),
         lines=tuple(lines),
         totals=tuple(totals),
-        weighted_by="the log's tokens" if traffic is not None else "the measured requests",
+        weighted_by=_weighted_by(buckets, traffic),
         price_per_hour=price_per_hour,
         engines=tuple(sorted(set(table["engine"].dropna().astype(str)))),
     )
@@ -199,6 +199,14 @@ def _by_size(decodes: _Decodes, traffic: Traffic | None) -> list[BucketKey]:
     seconds = {bucket: plain.loc[plain["bucket"] == bucket, "seconds"].sum() for bucket in found}
     size = seconds if traffic is None else {bucket: traffic.get(bucket, 0.0) for bucket in found}
     return sorted(found, key=lambda bucket: (-size[bucket], bucket.sort_key))
+
+
+def _weighted_by(buckets: Sequence[BucketKey], traffic: Traffic | None) -> str:
+    if traffic is None:
+        return "the measured requests"
+    none = sum(traffic.get(bucket, 0.0) <= 0 for bucket in buckets)
+    lacking = f" ({none} of {len(buckets)} buckets had none there and weigh nothing)"
+    return f"the log's tokens{lacking if none else ''}"
 
 
 def _keys(decodes: _Decodes) -> list[tuple[int, str]]:

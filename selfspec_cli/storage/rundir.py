@@ -29,7 +29,8 @@ RUN_FILES = (
     MANIFEST, "requests.parquet", "paths.parquet", "observations.parquet", "lookups.parquet",
     "walk.parquet", "cost.csv", "cost_fit.json", "cost_rounds.csv", "grid.csv", "acceptance.csv",
     "confirm.csv", "confirm_batch.csv", "sweep.csv", "plan.yaml", "report.html", "report.md",
-    "rules.csv", "findings.csv", "bench.html", "bench_summary.csv", "bench.csv", "bench.json",
+    "rules.csv", "findings.csv", "bench.html", "bench.md", "bench_summary.csv", "bench.csv",
+    "bench.json",
 )  # fmt: skip
 """Files that a run writes at its top; `fresh` deletes these, what the manifest lists, and the
 folders of `RUN_FOLDERS`, and nothing else."""

@@ -147,6 +147,9 @@ def test_totals_weigh_buckets_by_traffic():
     assert found.total("plan").speedup.estimate == pytest.approx(0.2 / (0.9 * 0.1 + 0.1 * 0.4))
     assert found.total("plan").tokens_per_second == pytest.approx(1 / 0.13)
     assert found.buckets == (CHAT, CODE)
+    assert found.weighted_by == "the log's tokens"
+    lacking = summarise(table, None, traffic={CODE: 1.0}).weighted_by
+    assert lacking == "the log's tokens (1 of 2 buckets had none there and weigh nothing)"
     assert summarise(table, None, traffic={CODE: 1.0}).total("plan").speedup.estimate == 0.5
 
 

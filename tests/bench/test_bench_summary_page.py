@@ -7,6 +7,7 @@ import pytest
 from bench_tables import bench_table, decode, drafted, whole_batch
 
 from selfspec_cli.bench.figures import LENGTHS, SPEEDUP
+from selfspec_cli.bench.markdown import render_markdown
 from selfspec_cli.bench.page import render, write_bench
 from selfspec_cli.bench.summary import summarise
 from selfspec_cli.errors import StorageError
@@ -58,7 +59,7 @@ def rows_of(task="chat", *, gain=2.0, n=9, arms=("plan", "forced")):
 @pytest.fixture(scope="module")
 def hostile():
     rows = [*rows_of(HOSTILE, gain=0.5), *rows_of(FORMULA), whole_batch(task=HOSTILE)]
-    rows += [decode(f"{HOSTILE}-0", task=HOSTILE, arm='"><b>', engine="<i>e</i>")]
+    rows += [decode(f"{HOSTILE}-0", task=HOSTILE, arm='"><b> | y', engine="<i>e</i>")]
     return summarise(bench_table(rows), 3.6)
 
 
@@ -87,20 +88,20 @@ def test_nothing_is_fetched(hostile):
 def test_files_are_named_and_hold_the_numbers(hostile, tmp_path):
     files = write_bench(hostile, tmp_path / "bench")
     assert [str(file.relative_to(tmp_path / "bench")) for file in files] == [
-        "bench.html", "bench_summary.csv",
+        "bench.html", "bench.md", "bench_summary.csv",
         f"figures_bench/{SPEEDUP}.svg", f"figures_bench/{SPEEDUP}.csv",
         f"figures_bench/{LENGTHS}.svg", f"figures_bench/{LENGTHS}.csv",
         "figures_bench/slower_requests.csv",
     ]  # fmt: skip
     assert all(file.is_file() for file in files)
-    sheet = read_table(files[1])
+    sheet = read_table(files[2])
     assert len(sheet) == len(hostile.totals) + len(hostile.lines)
     slow = sheet.loc[(sheet["task"] == HOSTILE) & (sheet["arm"] == "plan")].iloc[0]
     assert (slow["speedup"], slow["num_slower"], slow["verdict"]) == (0.5, 9, "slower")
     assert slow["slower_no_gain_in_its_bucket"] == 9
-    data = read_table(files[3])
+    data = read_table(files[4])
     assert set(data["task"]) == {"all buckets", HOSTILE, f"'{FORMULA}"}
-    lengths = read_table(files[5]).loc[lambda t: t["task"] == HOSTILE]
+    lengths = read_table(files[6]).loc[lambda t: t["task"] == HOSTILE]
     assert lengths["share"].sum() == pytest.approx(1.0)
 
 
@@ -109,6 +110,16 @@ def test_no_cell_of_a_csv_is_a_formula(hostile, tmp_path):
         if file.suffix == ".csv":
             cells = re.findall(r'(?:^|,)"?([=+@][^,\n]*)', file.read_text(encoding="utf-8"), re.M)
             assert cells == [], f"{file.name}: {cells[:3]}"
+
+
+def test_markdown_has_every_arm_and_no_markup_of_labels(hostile):
+    text = render_markdown(hostile)
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len({line.count(" | ") for line in rows}) == 1, "a label must not add a column"
+    assert len(rows) == len(hostile.totals) + len(hostile.lines) + 1 + len(hostile.buckets)
+    assert "| plan | 1 | 9 | 2.5 | 0.50x" in text, text[:600]
 
 
 def test_the_verdict_is_the_plans_and_comes_first():
@@ -140,7 +151,7 @@ def test_what_an_earlier_bench_left_is_removed(tmp_path):
     files = write_bench(summarise(bench_table([decode("a")]), None), tmp_path)
     left = {file.name for file in (tmp_path / "figures_bench").iterdir()}
     assert left == {"slower_requests.csv"}
-    assert [file.name for file in files] == ["bench.html", "bench_summary.csv", *left]
+    assert [file.name for file in files] == ["bench.html", "bench.md", "bench_summary.csv", *left]
     assert "nothing to compare" in files[0].read_text(encoding="utf-8")
 
 
