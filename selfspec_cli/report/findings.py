@@ -2,7 +2,8 @@
 
 One pure function from the run's evidence; every threshold stands beside its rule with its reason.
 A run that is well, at several batch sizes, gives none: silence is the expected answer, and no rule
-fires on noise alone.
+fires on noise alone. What a run does not keep is not judged: of speculative output only counts and
+its equality with plain decoding stay on disk, so repeated n-grams in it leave no trace here.
 """
 
 from selfspec_cli.report import finding_acceptance as acceptance
