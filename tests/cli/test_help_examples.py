@@ -163,3 +163,14 @@ def test_example_runs(name, line, home, capsys, request, sample):
     assert code in GOOD.get(name.split()[0], {0}), f"exit code {code}: {said.err[-2000:]}"
     assert "Traceback" not in said.err
     assert (said.out + said.err).strip(), "an example that says nothing teaches nothing"
+
+
+def test_b09_bench_invents_no_text(home, calibrated, capsys):
+    """B09: an empty trace is an input error, named; nothing is decoded in its place."""
+    (home / "empty.jsonl").write_text("\n", encoding="utf-8")
+    code = run_cli("bench", calibrated, "-m", "demo", "-t", "empty.jsonl", "-o", "out")
+    said = capsys.readouterr()
+    assert code == 2, said.out
+    assert said.out == ""
+    assert "empty.jsonl" in said.err, said.err
+    assert not (home / "out" / "bench.csv").exists()
