@@ -17,6 +17,7 @@ from selfspec_cli.bench.subject import Subject, check_model, check_tokenizer, un
 from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options
 from selfspec_cli.calibrate.progress import Progress, compile_notes
 from selfspec_cli.cost.clock import Clock
+from selfspec_cli.cost.memory import free_bytes
 from selfspec_cli.engine.load import (
     LoadedModel,
     LoadOptions,
@@ -32,6 +33,7 @@ from selfspec_cli.storage import SCHEMA_VERSION, file_sha256, write_document, wr
 from selfspec_cli.storage.place import without_folders
 
 BENCH_FILE, BENCH_DOCUMENT = "bench.csv", "bench.json"
+COPY_ROOM = 1.5  # free memory a second copy of the weights needs, times their size
 _COUNTS = (
     "context_min", "context_max", "batch_size", "repeat", "exit_layer", "draft_length",
     "prompt_tokens", "committed", "rounds", "drafted", "tested", "accepted",
@@ -217,8 +219,15 @@ def _rivals(
         return None
     if loaded.view.engine == "eager":
         return Rivals(loaded)
+    if not _room_for_copy(loaded):
+        return None
     own = load_model(replace(options, engine="eager"), loaded.tokenizer, layers)
     return Rivals(own, weight_bytes(loaded.view))
+
+
+def _room_for_copy(loaded: LoadedModel) -> bool:
+    """Whether a second copy of the weights, and some room to run it, fit beside ours."""
+    return free_bytes(loaded.view.device) > COPY_ROOM * weight_bytes(loaded.view)
 
 
 def _changed(
@@ -231,6 +240,11 @@ def _changed(
     for key, value in there.items():
         if value != here[key]:
             notes.append(f"the plan was measured with {key} {value}, this is {here[key]}")
+    if loaded.view.engine != "eager" and rivals is None and not _room_for_copy(loaded):
+        notes.append(
+            "the library's own arms are left out: no memory for the second copy of the weights "
+            "that they take beside a compiled engine; --engine eager shares one"
+        )
     if rivals is not None:
         without = sum(
             not rivals.supports(item.request, item.bucket.temperature) for item in chosen.items
