@@ -1,10 +1,13 @@
 """The report as a person sees it: opened in a headless Chromium, which must find nothing to say.
 
 Any Chromium on PATH will do (Debian's package `chromium`); it is driven over its own debugging
-pipe, so no further package is needed. Without one these tests are skipped.
+pipe, so no further package is needed. Without one these tests are skipped. What it saw is kept
+under `reports/ci/`, which is not committed.
 """
 
+import base64
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,54 @@ def test_verdict_is_visible_without_scrolling(page):
         assert box["scrolled"] == 0
         assert 0 <= box["top"] < box["bottom"] <= box["height"] == 720, f"{part}: {box}"
         assert 0 <= box["left"] < box["right"] <= box["width"] == 1280, f"{part}: {box}"
+
+
+@pytest.fixture(scope="module")
+def artefacts(repo):
+    """Where a CI job finds pictures."""
+    folder = repo / "reports" / "ci"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def test_a_laptops_window_shows_the_verdict_and_a_picture_of_it_is_kept(tiny_run, artefacts):
+    with open_page(BROWSER, url_of(tiny_run), size=(1280, 800)) as opened:
+        box = opened.evaluate(IN_WINDOW % ".verdict .next")
+        opened.screenshot(artefacts / "report.png")
+        assert opened.complaints() == []
+    assert box["bottom"] <= box["height"] == 800, box
+    picture = (artefacts / "report.png").read_bytes()
+    assert struct.unpack(">II", picture[16:24]) == (1280, 800)
+    assert len(picture) > 20_000, f"{len(picture)} bytes: an empty page"
+
+
+def test_print_is_dark_on_white_and_fits_the_paper(tiny_run, artefacts):
+    """A4 landscape without margins is 1032 pixels wide; the reader's own scheme is dark."""
+    with open_page(BROWSER, url_of(tiny_run), size=(1032, 700), dark=True) as opened:
+        opened.call("Emulation.setEmulatedMedia", media="print",
+                    features=[{"name": "prefers-color-scheme", "value": "dark"}])  # fmt: skip
+        ink, paper = opened.evaluate(
+            "(style => [style.color, style.backgroundColor])(getComputedStyle(document.body))"
+        )
+        width = opened.evaluate("document.documentElement.scrollWidth")
+        hidden = opened.evaluate(
+            "[...document.querySelectorAll('details')]"
+            ".every(node => getComputedStyle(node).display === 'none')"
+        )
+        wide = opened.evaluate(
+            "[...document.querySelectorAll('table, figure, svg.plot')].filter(node => "
+            "node.getBoundingClientRect().right > 1033).map(node => node.className.baseVal ?? "
+            "node.className + node.innerText.slice(0, 40))"
+        )
+        printed = base64.b64decode(opened.call("Page.printToPDF", preferCSSPageSize=True)["data"])
+    (artefacts / "report.pdf").write_bytes(printed)
+    paper = "rgb(255, 255, 255)" if paper == "rgba(0, 0, 0, 0)" else paper
+    assert _luminance(paper) > 0.95, paper
+    assert _contrast(ink, paper) >= 7, f"{ink} on {paper}"
+    assert width <= 1032, f"{width} pixels"
+    assert wide == [], "cut off at the edge of the paper"
+    assert hidden, "numbers behind a click are in the CSV, not on paper"
+    assert printed.startswith(b"%PDF"), printed[:20]
 
 
 def test_page_is_no_wider_than_the_window(page):
