@@ -92,6 +92,7 @@ def test_every_module_of_the_checkout_is_in_the_wheel(wheel, repo):
         assert str(path.relative_to(repo)) in names, f"{path.name} is not in the wheel"
     assert {"selfspec_cli/py.typed", "selfspec_cli/data/configs/default.yaml"} <= names
     assert {f"selfspec_cli/report/templates/{name}" for name in TEMPLATES} <= names
+    assert "selfspec_cli/bench/templates/bench.html.j2" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 

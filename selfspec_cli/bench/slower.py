@@ -46,11 +46,10 @@ def slow_requests(paired: pd.DataFrame) -> tuple[SlowRequest, ...]:
     """Return the slow requests of one arm in one bucket and batch size, slowest first.
 
     Args:
-        paired: of `paired.pair`, one bucket.
+        paired: of `paired.pair`, one bucket, with known request times above 0.
     """
-    comparable = paired.loc[paired["plain_request"] > 0]
-    usual = _usual(comparable)
-    slow = comparable.loc[comparable["request_seconds"] > SLOW_FACTOR * comparable["plain_request"]]
+    usual = _usual(paired)
+    slow = paired.loc[paired["request_seconds"] > SLOW_FACTOR * paired["plain_request"]]
     found = [_slow(row, usual) for row in slow.to_dict("records")]
     return tuple(sorted(found, key=lambda one: (-one.ratio, one.request_id)))
 

@@ -264,10 +264,11 @@ def _at(rows: pd.DataFrame, key: tuple[int, str]) -> pd.DataFrame:
 
 
 def _compared(decodes: _Decodes, key: tuple[int, str]) -> pd.DataFrame:
-    """The arm's requests beside its own baseline; none for a baseline itself."""
+    """The arm's requests with a time beside their baseline's; none for a baseline itself."""
     if key[1] in (AR, GENERATE):
         return decodes.requests.iloc[:0]
-    return decodes.paired(key, GENERATE if key[1] in RIVALS else AR, whole=False)
+    both = decodes.paired(key, GENERATE if key[1] in RIVALS else AR, whole=False)
+    return both.loc[(both["plain_request"] > 0) & both["request_seconds"].notna()]
 
 
 def _slower(compared: pd.DataFrame) -> tuple[SlowRequest, ...]:

@@ -206,6 +206,15 @@ def test_a_decode_that_failed_is_left_out():
     assert summarise(bench_table(rows), None).line(CHAT, "plan", 1).num_requests == 1
 
 
+def test_a_request_without_its_time_is_not_counted_as_fast():
+    rows = both("a", 2.0, 1.0) + both("b", 2.0, 1.0)
+    rows[3]["request_seconds"] = None
+    line = summarise(bench_table(rows), None).line(CHAT, "plan", 1)
+    assert (line.num_compared, line.slower) == (1, ())
+    assert line.latencies.request[0].num_values == 1
+    assert line.speedup.estimate == 2.0
+
+
 def test_memory_is_the_highest_and_missing_where_not_measured():
     rows = [
         decode("a", peak_memory_bytes=5),
