@@ -1,4 +1,7 @@
-"""CSV exports for people and their spreadsheets: text that looks like a formula is disarmed."""
+"""CSV exports for people and their spreadsheets: text that looks like a formula is disarmed.
+
+The run's own tables (grid.csv, confirm.csv, ...) are read back by programs and keep labels exactly.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 
 from selfspec_cli.report.sheets import disarm, disarmed, rules_sheet
+from selfspec_cli.report.view import build_view
+from selfspec_cli.report.write import write_files
 from selfspec_cli.storage import read_table
 
 
@@ -43,6 +45,19 @@ def test_hostile_labels_are_harmless_in_every_csv(hostile_run):
     tasks = set(read_table(hostile_run / "rules.csv")["task"])
     assert "'=cmd|' /C calc'!A0" in tasks
     assert "a\"b'c&d" in tasks
+
+
+def test_a_report_writes_no_other_csv_and_tables_of_a_run_stay_exact(hostile_run, tmp_path):
+    """Sheets are for people and disarmed; grid.csv is read back by programs, to the letter."""
+    out = tmp_path / "report"
+    write_files(build_view(hostile_run), out, ("html", "csv", "md"))
+    sheets = {str(file.relative_to(out)) for file in out.rglob("*.csv")}
+    figures = {name for name in sheets if name.startswith("figures")}
+    assert sheets - figures == {"rules.csv", "findings.csv"}
+    for name in sorted(sheets):
+        assert "\n=cmd" not in (out / name).read_text(encoding="utf-8"), name
+    exact = set(read_table(hostile_run / "grid.csv")["task"])
+    assert "=cmd|' /C calc'!A0" in exact, sorted(exact)
 
 
 def _is_number(cell):
