@@ -42,7 +42,7 @@ def gather(
         timings=_timings(tables),
         self_check_error=float(error) if isinstance(error, int | float) else None,
         grid=frames["grid"],
-        decodes=_whole(run, "confirm.csv"),
+        decodes=_with_source(_whole(run, "confirm.csv"), _whole(run, "paths.parquet")),
         batch_decodes=_whole(run, "confirm_batch.csv"),
         law_proof=tables.stage("confirm").get("exactness") or {},
         cells=_cells(tables),
@@ -72,6 +72,13 @@ def _whole(run: RunDir, name: str) -> pd.DataFrame:
     """A table with all its columns; empty where it was never written."""
     file = run.artefact(name)
     return read_table(file) if file.exists() else pd.DataFrame()
+
+
+def _with_source(decodes: pd.DataFrame, paths: pd.DataFrame) -> pd.DataFrame:
+    """Decodes with their path's `source`, recorded or regenerated; without it where unknown."""
+    if decodes.empty or paths.empty or "source" not in paths:
+        return decodes
+    return decodes.assign(source=decodes["path_id"].map(paths.set_index("path_id")["source"]))
 
 
 def _timings(tables: RunTables) -> tuple[Timing, ...]:

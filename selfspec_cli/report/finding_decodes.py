@@ -50,11 +50,14 @@ def _output_differs(decodes: pd.DataFrame) -> bool:
 def _decoded_and_walked(decodes: pd.DataFrame) -> pd.DataFrame:
     """Counts by group: tested, accepted and both predicted; of free decodes at temperature > 0.
 
-    A decode that follows a recorded path is told what to accept, so it says nothing here.
+    A decode that follows an observed path is told what to accept, so it says nothing here. Text
+    that was recorded elsewhere may be accepted otherwise than what this model writes itself.
     """
     wanted = ("predicted_tested", "predicted_accepted", "free_tested", "free_accepted")
     if decodes.empty or any(name not in decodes for name in wanted):
         return pd.DataFrame()
+    if "source" in decodes:
+        decodes = decodes.loc[decodes["source"] != "recorded"]
     greedy = decodes["temperature"] == 0.0
     counts = pd.DataFrame({name: decodes[name] for name in ("group_id", *wanted[:2])})
     for name in ("tested", "accepted"):

@@ -63,7 +63,7 @@ class Evidence:
     grid: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Roll-ups of grid.csv by temperature: all traffic at every cell."""
     decodes: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """confirm.csv, all columns."""
+    """confirm.csv, all columns, and `source` of each path (recorded, regenerated)."""
     batch_decodes: pd.DataFrame = field(default_factory=pd.DataFrame)
     """confirm_batch.csv, all columns."""
     law_proof: Mapping[str, Any] = field(default_factory=dict)

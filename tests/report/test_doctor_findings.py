@@ -111,6 +111,8 @@ def test_fewer_accepted_than_walked_is_named_at_the_rate_that_was_seen(evidence)
     assert "62 % of the tested drafts against 88 %" in seen.evidence, seen.evidence
     near = {name: 0.95 * table[name] for name in ("accepted", "free_accepted")}
     assert "accepts_fewer" not in found(decodes(evidence, **near)), "4 points are no fault"
+    recorded = decodes(evidence, **fewer, source="recorded")
+    assert "accepts_fewer" not in found(recorded), "recorded text need not be the model's own"
 
 
 def test_sampled_decodes_by_chance_alone_are_not_accused(evidence):
