@@ -254,6 +254,8 @@ class _Question:
             return f"Calibrate both runs with the same {keys}."
         if self.found is None and metric.name == "p99":
             return "A P99 needs 300 requests in both runs, with prefill timed."
+        if metric.timing and self.judged is not None:
+            return "Too noisy to tell: time both on a quiet machine, with more cost.blocks."
         return "Calibrate both runs on more requests."
 
 

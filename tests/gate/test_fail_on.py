@@ -154,7 +154,10 @@ def test_the_default_does_not_take_noise_for_a_loss():
     (check,) = checks_against(comparison, ["speedup:0%"])
     assert check.outcome == "no_verdict"
     wide = _comparison(_row(speedup=_ratio(1.0, sd=0.04), acceptance=_gap(0.0, sd=0.04)))
-    assert [check.outcome for check in baseline_checks(wide)] == ["no_verdict"] * 2
+    checks = baseline_checks(wide)
+    assert [check.outcome for check in checks] == ["no_verdict"] * 2
+    assert "cost.blocks" in checks[0].next_step
+    assert "more requests" in checks[1].next_step
     lost = _comparison(_row(speedup=_ratio(0.98), acceptance=_gap(-0.02)))
     assert [check.outcome for check in baseline_checks(lost)] == ["fail", "fail"]
 
@@ -237,8 +240,8 @@ def _failures(draws, *, know_costs):
 
 
 def test_the_same_program_twice_fails_hardly_ever():
-    """200 seeded resamplings of timing blocks; 0.5 % each: more than 5 fail once in 1,600 seeds."""
-    assert _failures(200, know_costs=True) <= 5
+    """120 seeded resamplings of timing blocks; 0.5 % each: more than 4 fail once in 2,500 seeds."""
+    assert _failures(120, know_costs=True) <= 4
 
 
 def test_without_the_errors_of_costs_the_same_program_would_fail():
