@@ -17,8 +17,9 @@ from selfspec_cli.engine.decoder import Decoder, Job, decode_plain, decode_specu
 from selfspec_cli.engine.exactness import Difference, compare_outputs, plain_gap
 from selfspec_cli.records import Round
 
-GREEDY = Part(name="greedy", title="greedy: rounds = plain decoding", unit="top-2 gap")
-LIBRARY = Part(name="library", title="greedy: plain = transformers", unit="top-2 gap")
+GAP = "widest top-2 gap of a difference"
+GREEDY = Part(name="greedy", title="greedy: rounds = plain", unit=GAP)
+LIBRARY = Part(name="library", title="greedy: plain = library", unit=GAP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,13 +23,16 @@ from selfspec_cli.records import Sampling
 from selfspec_cli.replay.law_proof import FALSE_ALARM, LawPair, chi_square_p, prove_law
 from selfspec_cli.replay.setting import derive_seed
 
-PART = Part(name="law", title="sampling: committed law = p", unit="smallest p-value")
+PART = Part(
+    name="law",
+    title="sampling: committed law",
+    unit="p-value, which differs below the tolerance",
+)
 TEMPERATURES = (0.7, 1.0)
 POSITIONS = 6  # at each temperature
-ROUND_ROWS = 32  # rounds made side by side
-NUM_ROUNDS = 1_280
+ROUND_ROWS = 64  # rounds made side by side
+NUM_ROUNDS = 2_560
 REAL_TEMPERATURE = 1.0  # of the real rounds
-STEPS = NUM_ROUNDS // ROUND_ROWS
 ALARM_LEVEL = FALSE_ALARM / 2  # of each of the two tests of real rounds
 ALARMS = len(TEMPERATURES) + 1
 
@@ -58,9 +61,14 @@ class _Tested:
         return ""
 
 
-def law_steps() -> int:
-    """How many times `told` will be called."""
-    return len(TEMPERATURES) + STEPS
+def num_batches(subject: Subject) -> int:
+    """Batches of real rounds; fewer where a pass takes long."""
+    return NUM_ROUNDS // ROUND_ROWS // (1 if subject.small else 2)
+
+
+def law_steps(subject: Subject) -> int:
+    """How many times `told` will be called at most."""
+    return len(TEMPERATURES) + num_batches(subject)
 
 
 @torch.inference_mode()
@@ -91,11 +99,11 @@ def prove_sampling(subject: Subject, told: Callable[[], None]) -> Part:
     exact = subject.view.dtype == torch.float32
     if exact:  # elsewhere one pass over two positions rounds otherwise than two, which shows here
         tested += _real_rounds(subject, told)
-    return _part(tested, shares, exact=exact)
+    return _part(tested, shares, num_rounds=num_batches(subject) * ROUND_ROWS if exact else 0)
 
 
-def _part(tested: Sequence[_Tested], shares: Sequence[float], *, exact: bool) -> Part:
-    rounds = f" and {NUM_ROUNDS} real rounds" if exact else ""
+def _part(tested: Sequence[_Tested], shares: Sequence[float], *, num_rounds: int) -> Part:
+    rounds, exact = f" and {num_rounds} real rounds" if num_rounds else "", num_rounds > 0
     alarm = FALSE_ALARM * (ALARMS if exact else len(TEMPERATURES))
     worst = min(tested, key=lambda one: one.smallest_p / one.level, default=None)
     accepted = f", {sum(shares) / len(shares):.0%} of drafts accepted" if shares else ""
@@ -150,27 +158,49 @@ def _states(subject: Subject, tokens: Sequence[int]) -> dict[int, Tensor]:
     return found
 
 
-def _law_after(subject: Subject, processor: Processor, tokens: Sequence[int]) -> Tensor:
-    """Law p [V] after `tokens`, of a plain pass."""
-    last = _states(subject, tokens)[subject.num_layers][-1:]
-    return processor.laws(subject.view.head(last), ())[0]
-
-
 def _real_rounds(subject: Subject, told: Callable[[], None]) -> list[_Tested]:
     """Rounds of one draft from the same state; the law of what each commits."""
     processor = _processor(subject, REAL_TEMPERATURE)
-    prompt, first = subject.longest[:-1] or subject.longest, subject.longest[-1]
-    committed = _commit(subject, processor, prompt, first, told)
+    start = max(
+        (_start(subject, processor, prompt) for prompt in subject.prompts.values()),
+        key=lambda one: one.contrast,
+    )
+    committed = _commit(subject, processor, start, told)
     own = Counter(tokens[0] for tokens in committed)
-    law = _law_after(subject, processor, (*prompt, first))
-    found = [_tested("first token of real rounds", own, law)]
+    found = [_tested("first token of real rounds", own, start.law)]
     followed = Counter(tokens[0] for tokens in committed if len(tokens) > 1)
     if followed:
         common = followed.most_common(1)[0][0]
         after = Counter(t[1] for t in committed if len(t) > 1 and t[0] == common)
-        law = _law_after(subject, processor, (*prompt, first, common))
+        last = _states(subject, (*start.tokens, common))[subject.num_layers][-1:]
+        law = processor.laws(subject.view.head(last), ())[0]
         found.append(_tested("token after an accepted draft", after, law))
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """A state that rounds are made from."""
+
+    tokens: tuple[int, ...]
+    """Prompt and x_0."""
+    law: Tensor
+    """p of the next token, float32 [V]."""
+    contrast: float
+    """Chi-square a draw of resampling rejected drafts from p, the fault hardest to see."""
+
+
+def _start(subject: Subject, processor: Processor, prompt: tuple[int, ...]) -> _Start:
+    """The state after a prompt whose last token is x_0; a prompt of one token is also its x_0."""
+    tokens = prompt if len(prompt) > 1 else prompt * 2
+    states = _states(subject, tokens)
+    p, q = (
+        processor.laws(subject.view.head(states[depth][-1:]), ())[0]
+        for depth in (subject.num_layers, subject.exit_layers[0])
+    )
+    kept = torch.minimum(p, q)
+    gap = (kept - kept.sum() * p) ** 2 / p.clamp(min=1.0 / NUM_ROUNDS)
+    return _Start(tokens=tokens, law=p, contrast=float(gap.sum()))
 
 
 def _tested(what: str, counts: Counter[int], law: Tensor) -> _Tested:
@@ -183,25 +213,22 @@ def _tested(what: str, counts: Counter[int], law: Tensor) -> _Tested:
 
 
 def _commit(
-    subject: Subject,
-    processor: Processor,
-    prompt: tuple[int, ...],
-    first: int,
-    told: Callable[[], None],
+    subject: Subject, processor: Processor, start: _Start, told: Callable[[], None]
 ) -> list[tuple[int, ...]]:
-    """Tokens that each of many rounds at the middle exit commits after `prompt` and `first`."""
-    jobs = [Job(prompt=prompt, budget=3) for _ in range(ROUND_ROWS)]
+    """Tokens that each of many rounds at the shallowest exit commits from the same state."""
+    *prompt, first = start.tokens
+    jobs = [Job(prompt=tuple(prompt), budget=3) for _ in range(ROUND_ROWS)]
     seeds = [derive_seed(subject.seed, "round", row) for row in range(ROUND_ROWS)]
     device = subject.view.device
     policies = [make_policy(processor, seed, max_draft=1, device=device) for seed in seeds]
     batch = BatchDecoder(subject.view, jobs, policies, max_draft=1)
     batch.prefill()
     committed = []
-    for _ in range(STEPS):
+    for _ in range(num_batches(subject)):
         for output in batch.outputs:  # the same state for all: `first` in place of what was drawn
             output[:1] = [first]
         batch.rewind(1)
-        batch.round(subject.middle, 1)
+        batch.round(subject.exit_layers[0], 1)
         committed += [tuple(output[1:]) for output in batch.outputs]
         told()
     return committed

@@ -15,8 +15,10 @@ from selfspec_cli.engine.selfcheck import RELATIVE_TOLERANCE, check_tokens
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.errors import SelfCheckError
 
-SELF_CHECK = Part(name="self_check", title="layers = the model's own", unit="of the logits' range")
-ENGINE = Part(name="engine", title="engine = the library's layers", unit="of the states' range")
+SELF_CHECK = Part(
+    name="self_check", title="layers = the model's", unit="error, of the logits' range"
+)
+ENGINE = Part(name="engine", title="engine = the layers", unit="error, of the states' range")
 _NO_TEXT = object()  # in place of a tokenizer: everything here is token ids
 
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 from functools import partial
 
 from selfspec_cli.checkup.attempts import attempt
-from selfspec_cli.checkup.greedy import parting
+from selfspec_cli.checkup.greedy import GAP, parting
 from selfspec_cli.checkup.records import Listed, Part, with_differences
 from selfspec_cli.checkup.subject import Subject
 from selfspec_cli.engine.batch import BatchDecoder
 from selfspec_cli.engine.decoder import Job
 from selfspec_cli.replay.decode import Cell
 
-PART = Part(name="batch", title="greedy: ragged rows = alone", unit="top-2 gap")
+PART = Part(name="batch", title="greedy: rows = alone", unit=GAP)
 ROWS = 3  # side by side, as many as the engine's own proof has
 JOBS = 5  # more than rows, so that rows are refilled
 DRAFT_LENGTH = 4

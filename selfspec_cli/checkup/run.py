@@ -167,7 +167,7 @@ def _decoding(subject: Subject, library: Outputs | str, bench: _Bench) -> tuple[
         part(greedy.GREEDY, cases, lambda told: greedy.prove_greedy(subject, plain, told)),
         _against_library(subject, plain, library, bench),
         part(rows.PART, cells, lambda told: rows.prove_batch(subject, plain, told)),
-        part(law.PART, law.law_steps(), lambda told: law.prove_sampling(subject, told)),
+        part(law.PART, law.law_steps(subject), lambda told: law.prove_sampling(subject, told)),
     )
 
 

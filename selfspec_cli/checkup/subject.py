@@ -36,8 +36,14 @@ class Subject:
     """Random token ids by their number."""
     budget: int
     """Output tokens of a case."""
-    prompts_per_cell: int
+    small: bool
+    """Whether a pass is so short that more cases are tried."""
     seed: int
+
+    @property
+    def prompts_per_cell(self) -> int:
+        """Prompts decoded at each (L, k)."""
+        return 2 if self.small else 1
 
     @property
     def num_layers(self) -> int:
@@ -85,7 +91,7 @@ def make_subject(view: LayerView, seed: int) -> Subject:
         ModelError: the model has too few positions for any case.
     """
     small = view.step_bytes() < SMALL_BYTES
-    budget = 16 if small else 10
+    budget = 16 if small else 9
     room = LONG_PROMPT + budget if view.max_positions is None else view.max_positions
     budget = min(budget, room // 2)
     if budget < MIN_BUDGET:
@@ -99,7 +105,7 @@ def make_subject(view: LayerView, seed: int) -> Subject:
         exit_layers=exit_layers_of(view.num_layers),
         prompts={n: _prompt(view, n, seed) for n in lengths},
         budget=budget,
-        prompts_per_cell=2 if small else 1,
+        small=small,
         seed=seed,
     )
 

@@ -31,6 +31,9 @@ def print_report(report: CheckupReport, console: Console) -> None:
 
     console.print(_table(report))
     for part in report.parts:
+        if part.text:
+            say(f"- {part.title}: {part.text}{_unit(part)}")
+    for part in report.parts:
         for line in _lines(part):
             say(line)
     say(f"{report.outcome}: {_verdict(report)}")
@@ -44,7 +47,7 @@ def print_report(report: CheckupReport, console: Console) -> None:
 
 def _table(report: CheckupReport) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("part", "verdict", "cases", "number", "tolerance", "of", "seconds"):
+    for name in ("part", "verdict", "cases", "number", "tolerance", "seconds"):
         right = name in ("cases", "number", "tolerance", "seconds")
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for part in report.parts:
@@ -54,10 +57,13 @@ def _table(report: CheckupReport) -> Table:
             str(part.cases) if part.cases else "",
             "" if part.value is None else f"{part.value:.3g}",
             "" if part.tolerance is None else f"{part.tolerance:.3g}",
-            "" if part.tolerance is None else part.unit,
             "" if part.seconds is None else f"{part.seconds:.1f}",
         )
     return table
+
+
+def _unit(part: Part) -> str:
+    return f" (number: {part.unit})" if part.value is not None else ""
 
 
 def _lines(part: Part) -> list[str]:
