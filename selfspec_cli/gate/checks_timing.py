@@ -48,6 +48,7 @@ class Comparison:
     silence: str = ""
     """Why there can be no verdict; empty where there can be one."""
     if_fails: str = _SLOWER
+    if_unknown: str = _MORE
 
 
 def judge(comparisons: Sequence[Comparison], level: float = FAMILY_LEVEL) -> list[Check]:
@@ -74,7 +75,7 @@ def _check(one: Comparison, held: Held | None) -> Check:
         high=one.high,
         limit=one.limit,
         text=_sentence(one, held, outcome),
-        next_step={"pass": "", "fail": one.if_fails, "no_verdict": _MORE}[outcome],
+        next_step={"pass": "", "fail": one.if_fails, "no_verdict": one.if_unknown}[outcome],
         timing=True,
     )
 

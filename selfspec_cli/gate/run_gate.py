@@ -6,10 +6,10 @@ from pathlib import Path
 
 from selfspec_cli.gate.checks_memory import memory_checks
 from selfspec_cli.gate.checks_plan import break_even_checks, enough_checks, floor_checks
-from selfspec_cli.gate.checks_prediction import prediction_checks, regret_checks
+from selfspec_cli.gate.checks_prediction import prediction_comparisons, regret_comparisons
 from selfspec_cli.gate.checks_proof import exactness_checks
 from selfspec_cli.gate.checks_tail import p99_comparisons
-from selfspec_cli.gate.checks_timing import judge, timing_comparisons
+from selfspec_cli.gate.checks_timing import Comparison, judge, timing_comparisons
 from selfspec_cli.gate.checks_today import age_check, fingerprint_checks
 from selfspec_cli.gate.compare import compare_runs
 from selfspec_cli.gate.drift import drift_checks
@@ -69,10 +69,7 @@ def run_gate(run: Path, rules: GateRules, options: GateOptions | None = None) ->
 def _judged(
     evidence: GateEvidence, rules: GateRules, asked: GateOptions, now: Today
 ) -> list[Check]:
-    comparisons = timing_comparisons(evidence, rules)
-    if rules.request_p99.enabled:
-        comparisons.extend(p99_comparisons(evidence, rules.request_p99.max_ratio))
-    judged = judge(comparisons, _level(asked))
+    judged = judge(_family(evidence, rules), _level(asked))
     checks = [_with_policy(check, rules.rule(check.name)) for check in judged]
     for name, make in _others(evidence, rules, asked, now).items():
         rule = rules.rule(name)
@@ -92,6 +89,19 @@ def _against_baseline(run: Path, asked: GateOptions) -> Sequence[Check]:
     return baseline_checks(compare_runs(asked.baseline, run), asked.fail_on, _level(asked))
 
 
+def _family(evidence: GateEvidence, rules: GateRules) -> list[Comparison]:
+    """All comparisons of times that the rules ask for."""
+    found = timing_comparisons(evidence, rules)
+    if rules.request_p99.enabled:
+        found.extend(p99_comparisons(evidence, rules.request_p99.max_ratio))
+    error, regret = rules.prediction_error, rules.regret
+    if error.enabled:
+        found.extend(prediction_comparisons(evidence, error.max_median, error.max_worst))
+    if regret.enabled:
+        found.extend(regret_comparisons(evidence, regret.max_regret))
+    return found
+
+
 def _others(
     evidence: GateEvidence, rules: GateRules, asked: GateOptions, now: Today
 ) -> Mapping[str, _Checks]:
@@ -101,10 +111,6 @@ def _others(
         "acceptance_floor": lambda: floor_checks(evidence, rules.acceptance_floor.min_acceptance),
         "memory": lambda: memory_checks(evidence, rules.memory),
         "exactness": lambda: exactness_checks(evidence),
-        "prediction_error": lambda: prediction_checks(
-            evidence, rules.prediction_error.max_median, rules.prediction_error.max_worst
-        ),
-        "regret": lambda: regret_checks(evidence, rules.regret.max_regret),
         "enough_requests": lambda: enough_checks(evidence, rules.enough_requests.min_requests),
         "fingerprints": lambda: fingerprint_checks(evidence, now),
         "age": lambda: [age_check(evidence, now, rules.age.max_days)],
