@@ -174,3 +174,9 @@ def test_b09_bench_invents_no_text(home, calibrated, capsys):
     assert said.out == ""
     assert "empty.jsonl" in said.err, said.err
     assert not (home / "out" / "bench.csv").exists()
+
+
+def test_every_command_is_in_the_table_of_the_readme(repo):
+    table = (repo / "README.md").read_text(encoding="utf-8")
+    missing = [name for name in COMMANDS if f"| `selfspec {name}" not in table]
+    assert missing == []
