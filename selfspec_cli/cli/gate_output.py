@@ -51,23 +51,30 @@ def verdict_line(report: GateReport) -> str:
 
 def _table(report: GateReport) -> Table:
     table = Table(show_edge=False, pad_edge=False)
-    for title in ("", "check", "bucket", "found"):
-        table.add_column(title, no_wrap=title in ("", "check"), overflow="fold")
+    for title in ("", "check", "found"):
+        table.add_column(title, no_wrap=title != "found", overflow="fold")
     told = [check for check in report.checks if _state(check) in ("fail", "warn", "no verdict")]
     for check in told[:_MOST]:
-        _add(table, _state(check), check.name, check.subject, check.text)
+        _add(table, _state(check), check.name, _found(check.subject, check.text))
     if len(told) > _MOST:
-        _add(table, "note", "...", "", f"{len(told) - _MOST} more; all of them: --json")
+        _add(table, "note", "...", f"{len(told) - _MOST} more; all of them: --json")
     for state in ("note", "pass"):
         alike = [check for check in report.checks if _state(check) == state]
         for name in dict.fromkeys(check.name for check in alike):
             same = [check for check in alike if check.name == name]
-            _add(table, state, name, _subjects(same), _closest(same).text)
+            _add(table, state, name, _alike(same))
     return table
 
 
-def _add(table: Table, state: str, name: str, subject: str, text: str) -> None:
-    table.add_row(Text(state, style=_STYLES[state]), Text(name), Text(subject), Text(text))
+def _add(table: Table, state: str, name: str, found: str) -> None:
+    """What passed takes one line, cut where the screen ends: the JSON has all of it."""
+    whole = state in ("fail", "warn", "no verdict")
+    text = Text(found, no_wrap=not whole, overflow="fold" if whole else "ellipsis")
+    table.add_row(Text(state, style=_STYLES[state]), Text(name), text)
+
+
+def _found(subject: str, text: str) -> str:
+    return f"{subject}: {text}" if subject else text
 
 
 def _state(check: Check) -> str:
@@ -78,10 +85,11 @@ def _state(check: Check) -> str:
     return "note" if check.optional else "no verdict"
 
 
-def _subjects(alike: list[Check]) -> str:
-    """One bucket, or how many there are and which is shown for all."""
-    shown = _closest(alike).subject
-    return shown if len(alike) == 1 else f"{len(alike)}, closest: {shown}"
+def _alike(alike: list[Check]) -> str:
+    """The number closest to its limit, and of how many buckets it is the one."""
+    closest = _closest(alike)
+    count = f"closest of {len(alike)}: " if len(alike) > 1 else ""
+    return f"{count}{closest.text}" + (f"; {closest.subject}" if closest.subject else "")
 
 
 def _closest(alike: list[Check]) -> Check:
