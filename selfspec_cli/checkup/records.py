@@ -10,6 +10,9 @@ from selfspec_cli.storage.documents import plain_data
 
 Outcome = Literal["proved", "differs", "refused"]
 PartName = Literal["self_check", "engine", "cache", "greedy", "library", "batch", "law"]
+MAX_TIE_SHARE = 0.5
+"""Share of a part's outputs that may part at near-ties; with more, all logits are so close that
+the tolerance would excuse any decoder."""
 GPU_UNTESTED = "GPU: untested on GPU (no run of selfspec has decoded on one yet)"
 
 
@@ -158,6 +161,8 @@ def with_differences(part: Part, found: Sequence[Listed]) -> Part:
     ties = tuple(one for one in found if one.difference.is_tie)
     wrong = tuple(str(one) for one in found if not one.difference.is_tie)
     gaps = [one.difference.top2_gap for one in found]
-    return replace(
-        part, ties=ties, faults=(*part.faults, *wrong), value=max(gaps, default=part.value)
-    )
+    part = replace(part, ties=ties, value=max(gaps, default=part.value))
+    if len(ties) > MAX_TIE_SHARE * part.cases:
+        many = f"{len(ties)} of {part.cases} outputs part at near-ties, too many to prove anything"
+        part = replace(part, refusal=f"{many} at tolerance {part.tolerance}")
+    return replace(part, faults=(*part.faults, *wrong))

@@ -221,7 +221,16 @@ def test_a06_a_gap_under_the_tolerance_is_listed_and_one_over_it_differs(gap, ou
     assert "plain 5, speculative 7" in str(_tie(gap))
 
 
-@pytest.mark.parametrize(("size", "outcome"), [(0.3, "proved"), (6.0, "differs")])
+def test_ties_in_most_outputs_prove_nothing():
+    """Where all logits lie within the tolerance, it would excuse any decoder."""
+    part = with_differences(
+        Part(name="greedy", title="t", cases=3, tolerance=0.5), [_tie(0.1), _tie(0.2)]
+    )
+    assert part.outcome == "refused"
+    assert "2 of 3 outputs part" in part.refusal
+
+
+@pytest.mark.parametrize(("size", "outcome"), [(0.05, "proved"), (6.0, "differs")])
 def test_a06_bfloat16_lists_what_rounding_turns_and_refuses_more(monkeypatch, size, outcome):
     """Twin: a verdict's logits are off by up to `size` / 2, as another kernel's rounding is."""
     real = GreedyPolicy.settle
