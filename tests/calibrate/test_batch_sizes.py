@@ -72,14 +72,14 @@ def test_a_size_that_memory_does_not_hold_is_left_out(calibrated, monkeypatch):
 def test_a_dry_run_counts_every_size(calibrated, tiny_checkpoint, tmp_path, capsys):
     """Twelve rows take longer and more memory than one."""
     trace = write_trace(tmp_path / "t.jsonl", trace_rows(8, max_tokens=8))
-    said = []
-    for sizes in ("1", "1,12"):
+    said = {"1": [], "1,12": []}
+    for sizes in (*said, *said):  # twice, as another program may hold a core during one probe
         argv = command(
             tiny_checkpoint, trace, tmp_path, "--batch-size", sizes, "--dry-run", "--json",
             config_text=LIGHT,
         )  # fmt: skip
         capsys.readouterr()
         assert run_cli(*argv) == 0
-        said.append(json.loads(capsys.readouterr().out))
-    one, both = (estimate["seconds"]["cost"] for estimate in said)
+        said[sizes].append(json.loads(capsys.readouterr().out))
+    one, both = (min(e["seconds"]["cost"] for e in estimates) for estimates in said.values())
     assert both > 1.2 * one, f"{one:.2f} s for one row, {both:.2f} s with twelve"
