@@ -23,6 +23,10 @@ _LONGEST = 60
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
+UNSTEADY = "unstable timing"
+_STEADY = "steady"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """A key on which two runs differ."""
@@ -57,8 +61,19 @@ def check_comparable(base: Side, new: Side) -> None:
 
 
 def foreign_timing(base: Side, new: Side) -> tuple[Difference, ...]:
-    """Return the keys for which seconds of the two runs do not compare; empty if they do."""
-    return _differences(_timing(base), _timing(new))
+    """Return the keys for which seconds of the two runs do not compare; empty if they do.
+
+    Unsteady timing of either run is one of them: it switches that run's rules off, which would
+    look like a loss.
+    """
+    found = _differences(_timing(base), _timing(new))
+    pace = Difference(key=UNSTEADY, base=_steadiness(base), new=_steadiness(new))
+    return found if pace.base == pace.new == _STEADY else (*found, pace)
+
+
+def _steadiness(side: Side) -> str:
+    laws = sorted(law for law, costs in side.inputs.costs.surfaces.items() if costs.unstable)
+    return f"unstable ({', '.join(laws)})" if laws else _STEADY
 
 
 def other_differences(base: Side, new: Side) -> tuple[Difference, ...]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from selfspec_cli.analysis.intervals import MIN_EFFECTIVE_GROUPS
+from selfspec_cli.gate.comparable import UNSTEADY
 from selfspec_cli.gate.compare import Comparison, Row
 from selfspec_cli.gate.pairing import NEGLIGIBLE, Paired
 from selfspec_cli.report.format import NOT_KNOWN
@@ -44,8 +45,10 @@ def timing_words(comparison: Comparison, found: Paired | None) -> str:
 def not_judged(comparison: Comparison) -> str:
     """Return why seconds of the two runs do not compare: `other hardware: not judged`."""
     parts = dict.fromkeys(entry.key.split(".")[0] for entry in comparison.foreign_timing)
-    names = ["hardware" if part == "device" else part for part in parts]
-    return f"other {' and '.join(names)}: not judged"
+    names = ["hardware" if part == "device" else part for part in parts if part != UNSTEADY]
+    reasons = [f"other {' and '.join(names)}"] if names else []
+    reasons += [UNSTEADY] if UNSTEADY in parts else []
+    return f"{', '.join(reasons)}: not judged"
 
 
 def rule_change(row: Row) -> str:

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from selfspec_cli.errors import ConfigError
+from selfspec_cli.gate.comparable import UNSTEADY
 from selfspec_cli.gate.compare import Comparison, Row
 from selfspec_cli.gate.compare_text import longer, not_judged, words
 from selfspec_cli.gate.holm import FAMILY_LEVEL, Held, holm
@@ -251,7 +252,8 @@ class _Question:
             return metric.advice
         if metric.timing and not self.comparison.timing_judged:
             keys = ", ".join(entry.key for entry in self.comparison.foreign_timing)
-            return f"Calibrate both runs with the same {keys}."
+            quiet = "again on a quiet machine, with more cost.blocks"
+            return f"Calibrate {quiet if keys == UNSTEADY else f'both runs with the same {keys}'}."
         if self.found is None and metric.name == "p99":
             return "A P99 needs 300 requests in both runs, with prefill timed."
         if metric.timing and self.judged is not None:

@@ -1,11 +1,15 @@
 """`selfspec gate --baseline --fail-on --junit`, and what a GitHub workflow is told."""
 
 import json
+import shutil
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 from checkpoints import run_cli
-from report_runs import make_run
+from report_runs import make_run, plan_run
+
+from selfspec_cli.storage import RunDir
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +87,23 @@ def test_elsewhere_nothing_is_annotated(runs, capsys, monkeypatch):
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     run_cli("gate", runs[0], "-q")
     assert "::" not in capsys.readouterr().err
+
+
+def test_a_run_with_unsteady_timing_is_no_loss(runs, tmp_path, capsys):
+    """Its rules are off because nothing rests on such timing, which is not a slower plan."""
+    shaken = tmp_path / "shaken"
+    shutil.copytree(runs[0], shaken)
+    costs = pd.read_csv(shaken / "cost.csv")
+    costs["seconds"] *= costs["block"].map(lambda block: 1.0 + 0.5 * (block % 2))
+    costs.to_csv(shaken / "cost.csv", index=False)
+    run = RunDir.load(shaken)
+    facts = {**run.manifest["stages"]["cost"]}
+    run.finish_stage("cost", facts.pop("artefacts"), layer_kinds=facts["layer_kinds"])
+    plan_run(shaken)
+    capsys.readouterr()
+    limit = ("--fail-on", "speedup:0%", "--json")
+    code = run_cli("compare", runs[0], shaken, *limit)
+    document = json.loads(capsys.readouterr().out)
+    told = [check["text"] for check in document["checks"]]
+    assert code == 3, told
+    assert any("unstable timing" in text for text in told), told
