@@ -10,14 +10,14 @@ from selfspec_cli.bench.markdown import render_markdown
 from selfspec_cli.bench.sheet import slow_sheet, summary_sheet
 from selfspec_cli.bench.summary import PLAN, BenchSummary, Line
 from selfspec_cli.buckets import BucketKey
-from selfspec_cli.errors import StorageError
 from selfspec_cli.report.figure_style import standalone_svg
 from selfspec_cli.report.figure_view import FigureView
 from selfspec_cli.report.figures import NO_PICTURES
 from selfspec_cli.report.format import NOT_KNOWN, shown
 from selfspec_cli.report.page import inline_picture, page_environment, page_style, plain_table
 from selfspec_cli.report.sheets import disarmed
-from selfspec_cli.storage import atomic_write, write_table
+from selfspec_cli.report.write import make_folder, write_text
+from selfspec_cli.storage import write_table
 
 PAGE, TEXT, SHEET, FIGURES = "bench.html", "bench.md", "bench_summary.csv", "figures_bench"
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -41,13 +41,13 @@ def write_bench(summary: BenchSummary, folder: Path) -> tuple[Path, ...]:
     Raises:
         StorageError: a folder cannot be made, or the disk refuses.
     """
-    _make(folder)
-    _make(folder / FIGURES)
+    make_folder(folder)
+    make_folder(folder / FIGURES)
     figures = bench_figures(summary)
     pictures = _draw(figures)
     files = [
-        _write_text(folder / PAGE, _render(summary, figures, pictures)),
-        _write_text(folder / TEXT, render_markdown(summary)),
+        write_text(folder / PAGE, _render(summary, figures, pictures)),
+        write_text(folder / TEXT, render_markdown(summary)),
         folder / SHEET,
     ]
     write_table(summary_sheet(summary), folder / SHEET)
@@ -133,28 +133,10 @@ def _write_figure(folder: Path, figure: FigureView, svg: str | None) -> list[Pat
     if svg is None:
         picture.unlink(missing_ok=True)
     else:
-        written.append(_write_text(picture, standalone_svg(svg)))
+        written.append(write_text(picture, standalone_svg(svg)))
     if figure.absent:
         data.unlink(missing_ok=True)
     else:
         write_table(disarmed(figure.table), data)
         written.append(data)
     return written
-
-
-def _write_text(file: Path, text: str) -> Path:
-    # A lone surrogate of a label has no UTF-8 form: it is shown as an escape.
-    content = text.encode("utf-8", errors="backslashreplace")
-    atomic_write(file, lambda sink: sink.write(content))
-    return file
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"the folder cannot be made: {error.strerror or error}",
-            where=str(folder),
-            hint="Create its parent first, or give another -o.",
-        ) from error

@@ -46,19 +46,19 @@ def write_files(view: ReportView, folder: Path, formats: Iterable[Format]) -> Wr
         StorageError: the folder cannot be made, or the disk refuses.
     """
     wanted = [name for name in FORMATS if name in set(formats)]
-    _make(folder)
+    make_folder(folder)
     files: list[Path] = []
     notice = ""
     if "html" in wanted:
         pictures = {figure.name: draw(figure) for figure in view.figures if not figure.absent}
         notice = NO_PICTURES if None in pictures.values() else ""
-        files.append(_write_text(folder / REPORT, render_page(view, pictures)))
+        files.append(write_text(folder / REPORT, render_page(view, pictures)))
         files += _write_pictures(folder, view.figures, pictures)
         if folder.resolve() == view.path.resolve():
             run = RunDir.load(view.path)
             run.update(**{_SHOWN: file_sha256(run.artefact(PLAN_FILE))})
     if "md" in wanted:
-        files.append(_write_text(folder / "report.md", render_markdown(view)))
+        files.append(write_text(folder / "report.md", render_markdown(view)))
     if "csv" in wanted:
         write_table(rules_sheet(view.rules), folder / "rules.csv")
         write_table(findings_sheet(view.findings), folder / "findings.csv")
@@ -83,19 +83,19 @@ def _write_pictures(
     folder: Path, figures: Iterable[FigureView], pictures: Mapping[str, str | None]
 ) -> list[Path]:
     """One SVG a figure; what an earlier report left and this one lacks is removed."""
-    _make(folder / FIGURES)
+    make_folder(folder / FIGURES)
     written = []
     for figure in figures:
         file, svg = folder / FIGURES / f"{figure.name}.svg", pictures.get(figure.name)
         if svg is None:
             file.unlink(missing_ok=True)
         else:
-            written.append(_write_text(file, standalone_svg(svg)))
+            written.append(write_text(file, standalone_svg(svg)))
     return written
 
 
 def _write_figure_data(folder: Path, figures: Iterable[FigureView]) -> list[Path]:
-    _make(folder / FIGURES)
+    make_folder(folder / FIGURES)
     written = []
     for figure in figures:
         file = folder / FIGURES / f"{figure.name}.csv"
@@ -107,14 +107,20 @@ def _write_figure_data(folder: Path, figures: Iterable[FigureView]) -> list[Path
     return written
 
 
-def _write_text(file: Path, text: str) -> Path:
+def write_text(file: Path, text: str) -> Path:
+    """Write text for people as UTF-8 and return the file."""
     # A lone surrogate of a label has no UTF-8 form: it is shown as an escape.
     data = text.encode("utf-8", errors="backslashreplace")
     atomic_write(file, lambda sink: sink.write(data))
     return file
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder whose parent exists; one that is there stays.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
