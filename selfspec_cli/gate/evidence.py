@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from selfspec_cli.analysis.confirmation import CONFIRM_KEYS
-from selfspec_cli.errors import PlanError, RunDirError, StorageError
-from selfspec_cli.gate.plan_check import refuse_nonsense
+from selfspec_cli.errors import RunDirError, StorageError
+from selfspec_cli.gate.plan_check import read_own_plan
 from selfspec_cli.plan.document import PlanDocument, Rule
-from selfspec_cli.plan.files import PLAN_FILE, read_plan
+from selfspec_cli.plan.files import PLAN_FILE
 from selfspec_cli.report.rule_rows import by_traffic
 from selfspec_cli.storage import RunDir, read_table
 from selfspec_cli.storage.files import file_sha256
@@ -64,7 +64,7 @@ def read_evidence(path: Path) -> GateEvidence:
     run = RunDir.load(path)
     manifest = run.manifest
     _check_ended(manifest, path)
-    plan = _plan(run)
+    plan = read_own_plan(run)
     confirm = _table(run, "confirm.csv", _CONFIRMED)
     if confirm is not None:
         _check_seconds(confirm, run.artefact("confirm.csv"))
@@ -90,26 +90,6 @@ def _check_ended(manifest: Mapping[str, Any], path: Path) -> None:
             where=str(path / "manifest.json"),
             hint=_AGAIN,
         )
-
-
-def _plan(run: RunDir) -> PlanDocument:
-    file = run.artefact(PLAN_FILE)
-    if not file.exists():
-        raise StorageError(
-            "the run has no plan, and a gate judges a plan",
-            where=str(file),
-            hint=f"Write it: selfspec plan {run.path} -o {file}",
-        )
-    plan = read_plan(file)
-    refuse_nonsense(plan, file)
-    if plan.measurement_hash != run.measurement_hash:
-        raise PlanError(
-            f"measurement_hash: {plan.measurement_hash[:12]}, the run's is "
-            f"{run.measurement_hash[:12]}: this is the plan of another run",
-            where=str(file),
-            hint=f"Write the run's own: selfspec plan {run.path} -o {file}",
-        )
-    return plan
 
 
 def _table(run: RunDir, name: str, columns: Sequence[str]) -> pd.DataFrame | None:

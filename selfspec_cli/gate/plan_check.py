@@ -5,10 +5,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from selfspec_cli.errors import PlanError
+from selfspec_cli.errors import PlanError, StorageError
 from selfspec_cli.plan.decide_check import check_plan
 from selfspec_cli.plan.document import Interval, PlanDocument, Rule
-from selfspec_cli.plan.files import plan_data
+from selfspec_cli.plan.files import PLAN_FILE, plan_data, read_plan
+from selfspec_cli.storage import RunDir
 
 _ROUNDING = 1e-9
 _SHARES = (
@@ -16,6 +17,33 @@ _SHARES = (
 )  # fmt: skip
 _POSITIVE = ("break_even_acceptance", "request_p99_ratio", "in_sample_speedup", "request_speedup")
 _COUNTS = ("num_requests", "evidence_requests", "effective_requests", "num_tokens")
+
+
+def read_own_plan(run: RunDir) -> PlanDocument:
+    """Return the plan of a run, which is its own and can be true.
+
+    Raises:
+        StorageError: the run has no plan.
+        PlanError: the plan is torn, another run's, or says what cannot be.
+    """
+    file = run.artefact(PLAN_FILE)
+    again = f"selfspec plan {run.path} -o {file}"
+    if not file.exists():
+        raise StorageError(
+            "the run has no plan, and the plan is what is judged",
+            where=str(file),
+            hint=f"Write it: {again}",
+        )
+    plan = read_plan(file)
+    refuse_nonsense(plan, file)
+    if plan.measurement_hash != run.measurement_hash:
+        raise PlanError(
+            f"measurement_hash: {plan.measurement_hash[:12]}, the run's is "
+            f"{run.measurement_hash[:12]}: this is the plan of another run",
+            where=str(file),
+            hint=f"Write the run's own: {again}",
+        )
+    return plan
 
 
 def refuse_nonsense(plan: PlanDocument, file: Path) -> None:

@@ -12,9 +12,9 @@ from selfspec_cli.analysis.evidence import Cell
 from selfspec_cli.analysis.grid_costs import LawCells
 from selfspec_cli.errors import PlanError, StorageError
 from selfspec_cli.gate.pairing import CostError
-from selfspec_cli.gate.plan_check import refuse_nonsense
+from selfspec_cli.gate.plan_check import read_own_plan
 from selfspec_cli.plan.document import PlanDocument, Rule
-from selfspec_cli.plan.files import PLAN_FILE, read_plan
+from selfspec_cli.plan.files import PLAN_FILE
 from selfspec_cli.plan.inputs import PlanInputs, load_plan_inputs
 from selfspec_cli.plan.rules import cell_of, key_of_rule
 from selfspec_cli.plan.traffic import key_of, path_table
@@ -61,21 +61,7 @@ def load_side(path: Path) -> Side:
     """
     run = RunDir.load(path)
     file = run.artefact(PLAN_FILE)
-    if not file.exists():
-        raise StorageError(
-            "the run has no plan, and plans are what is compared",
-            where=str(file),
-            hint=f"Write it: selfspec plan {path} -o {file}",
-        )
-    plan = read_plan(file)
-    if plan.measurement_hash != run.measurement_hash:
-        raise PlanError(
-            f"measurement_hash: {plan.measurement_hash[:12]}, but the run's is "
-            f"{run.measurement_hash[:12]}: the plan of another measurement",
-            where=str(file),
-            hint=f"Make it again: selfspec plan {path} -o {file}",
-        )
-    refuse_nonsense(plan, file)
+    plan = read_own_plan(run)
     inputs = load_plan_inputs(run)
     confirm = run.artefact("confirm.csv")
     return Side(
