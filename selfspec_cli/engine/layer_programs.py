@@ -7,6 +7,7 @@ the program by the shapes it was traced for, and what it cannot serve is left to
 """
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -159,7 +160,9 @@ class LayerPrograms:
             return output
 
         _keep_programs()
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            # A compiler's first use imports packages that warn of each other (setuptools of
+            # distutils): no news to the user, and no failure where warnings are made errors.
             graph = make_fx(layer, tracing_mode="symbolic")(*inputs)
             _check_open(inputs)
             program: Program = torch._inductor.standalone_compile(

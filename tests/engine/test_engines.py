@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -99,6 +100,22 @@ def test_where_compiling_fails_the_linear_kernel_is_kept(error, monkeypatch):
     assert "linear kernel: compiled layers cannot be used here (" in notice
     assert (str(error).partition("\n")[0] or "MemoryError") in notice
     assert "\n" not in notice
+
+
+def test_a_compiler_that_warns_is_used_and_its_warnings_stay_with_it(monkeypatch):
+    """Its first use imports setuptools, which warns where distutils came before it."""
+
+    def compiler(graph, _inputs, **_options):
+        warnings.warn("Distutils was imported before Setuptools", stacklevel=1)
+        return graph
+
+    monkeypatch.setattr(torch._inductor, "standalone_compile", compiler)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("error")  # as with python -W error
+        chosen = choose_engine(fresh(), "compiled", rows=2)
+    assert chosen.view.engine == "compiled", chosen.notices
+    assert not seen
+    assert not chosen.notices
 
 
 def test_a_layer_that_cannot_be_traced(monkeypatch):
