@@ -2,8 +2,10 @@
 
     {"custom_id": "a-1", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
     {"custom_id": "a-1", "response": {"status_code": 200, "body": {...}}, "error": null}
+    {"custom_id": "a-1", "response": null, "error": {"code": "batch_expired", ...}}
 
-vLLM, SGLang and most gateways write the same shape. A line may also hold both.
+vLLM, SGLang and most gateways write the same shape. A line may also hold both halves. Lines of the
+separate error file are counted as what they are: calls that the batch could not make.
 """
 
 from selfspec_cli.trace import jsonl
@@ -11,14 +13,16 @@ from selfspec_cli.trace.answers import refuse_failed
 from selfspec_cli.trace.rows import ReadAnswer, ReadRow, Row, RowRefusedError, label
 
 _COMPLETIONS = ("/chat/completions", "/completions")
+FAILED_LINE = "batch line reports an error"
 
 
 def accepts(row: Row) -> bool:
-    """Return whether a row is a line of a batch: it has a `body`, or an answer by `custom_id`."""
+    """Return whether a row is a line of a batch: a `body`, or an answer or error by `custom_id`."""
     if any(name in row for name in jsonl.PROMPT_NAMES):
         return False
     response = row.get("response")
-    return isinstance(row.get("body"), dict) or ("custom_id" in row and isinstance(response, dict))
+    ended = isinstance(response, dict) or (response is None and bool(row.get("error")))
+    return isinstance(row.get("body"), dict) or ("custom_id" in row and ended)
 
 
 def read(row: Row, source: str) -> ReadRow | ReadAnswer:
@@ -29,9 +33,12 @@ def read(row: Row, source: str) -> ReadRow | ReadAnswer:
         source: `file:line`.
 
     Raises:
-        RowRefusedError: as `jsonl.read`; `unsupported endpoint`; `no custom_id`.
+        RowRefusedError: as `jsonl.read`; `unsupported endpoint`; `no custom_id`; `batch line
+            reports an error`, never with the error's own text, which may repeat the prompt.
     """
     body, custom_id = row.get("body"), label(row, ("custom_id",))
+    if row.get("error"):
+        raise RowRefusedError(FAILED_LINE, "error is set")
     refuse_failed(row)
     response = body if isinstance(body, dict) and "choices" in body else row.get("response")
     if isinstance(body, dict) and response is not body:

@@ -3,8 +3,9 @@
 import pytest
 
 from selfspec_cli.trace import read_traces
-from selfspec_cli.trace.openai_batch import accepts, read
+from selfspec_cli.trace.openai_batch import FAILED_LINE, accepts, read
 from selfspec_cli.trace.rows import ReadAnswer, RowRefusedError
+from selfspec_cli.trace.skips import summarise_skips
 
 CHAT = "/v1/chat/completions"
 
@@ -52,7 +53,8 @@ def test_output_line_is_an_answer():
     ("row", "reason"),
     [
         ({**asked("e"), "url": "/v1/embeddings"}, "unsupported endpoint"),
-        ({**answered("e", "x"), "error": {"code": "batch_expired"}}, "failed call"),
+        ({**answered("e", "x"), "error": {"code": "batch_expired"}}, FAILED_LINE),
+        ({**asked("e"), "error": {"code": "batch_expired"}}, FAILED_LINE),
         ({"body": {"choices": []}}, "no custom_id"),
         ({"body": {"input": "an embedding"}}, "no prompt"),
     ],
@@ -85,3 +87,21 @@ def test_answers_are_joined_by_id_whatever_the_order(write_rows, order):
     assert "answers were joined to their requests by custom_id: 2" in got.notes
     counts = {file.path: (file.num_rows, file.num_used, file.num_skipped) for file in got.files}
     assert counts == {str(files["in"]): (3, 3, 0), str(files["out"]): (4, 2, 2)}
+
+
+def test_lines_that_report_an_error_are_counted_as_that(write_rows):
+    """Their requests stay, without an answer; what the error says is told nowhere."""
+    error = {"code": "batch_expired", "message": "say a"}
+    failed = [
+        {"id": f"batch-{name}", "custom_id": name, "response": None, "error": error}
+        for name in ("a", "b")
+    ]
+    del failed[1]["response"]
+    inputs = write_rows(asked("a"), asked("b"), asked("c"), name="in.jsonl")
+    ended = write_rows(*failed, answered("c", "sea"), {"custom_id": "d"}, name="out.jsonl")
+    got = read_traces([inputs, ended])
+    found = [(one.request_id, one.completion) for one in got.requests]
+    assert found == [("a", None), ("b", None), ("c", "sea")]
+    counts = {(count.reason, count.num_rows) for count in summarise_skips(got.skips)}
+    assert counts == {(FAILED_LINE, 2), ("no prompt", 1)}
+    assert not any("say a" in str(skip) for skip in got.skips)
