@@ -68,15 +68,16 @@ def _enough(rule: Rule, least: int) -> Check:
     groups = rule.evidence_requests or 0
     worth = rule.effective_requests
     enough = groups >= least and worth is not None and worth >= MIN_EFFECTIVE_GROUPS
-    told = f"{plural(groups, 'request')} worth {number(worth, 1)} equal ones"
+    told = f"{plural(groups, 'request')} worth {number(worth, 1)} equal ones, {least} worth "
+    told += f"{MIN_EFFECTIVE_GROUPS:g} are asked"
     if rule.evidence != "own":
-        told += f", of which {rule.num_requests} its own"
+        told += f"; {rule.num_requests} of them its own"
     return Check(
         name="enough_requests",
         outcome="pass" if enough else "no_verdict",
         subject=rule_label(rule),
         value=float(groups),
         limit=float(least),
-        text=f"{told}; {least} worth {MIN_EFFECTIVE_GROUPS:g} are asked",
+        text=told,
         next_step="" if enough else _MORE,
     )

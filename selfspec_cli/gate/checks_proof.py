@@ -4,6 +4,7 @@ import pandas as pd
 
 from selfspec_cli.gate.evidence import GateEvidence
 from selfspec_cli.gate.verdict import Check, Outcome
+from selfspec_cli.report.format import NOT_KNOWN, known
 
 NAME = "exactness"
 _PROVE = "Calibrate again with confirm.cells above 0 in the config: its decodes are the proof."
@@ -50,9 +51,13 @@ def _law(evidence: GateEvidence) -> Check:
         return _proof("no_verdict", "sampled", None, "the law of sampled rounds was not tested")
     told = (
         f"{proof.get('positions')} positions with {proof.get('draws')} draws: smallest p "
-        f"{proof.get('smallest_p')}, alarm below {proof.get('alarm_level')}"
+        f"{_short(proof.get('smallest_p'))}, alarm below {_short(proof.get('alarm_level'))}"
     )
     return _proof("pass" if passed else "fail", "sampled", proof.get("positions"), told)
+
+
+def _short(value: object) -> str:
+    return f"{value:.2g}" if isinstance(value, int | float) and known(value) else NOT_KNOWN
 
 
 def _proof(outcome: Outcome, subject: str, value: object, told: str) -> Check:

@@ -47,9 +47,15 @@ def p99_comparisons(evidence: GateEvidence, limit: float) -> Iterator[Comparison
             limit=limit,
             p=_p_value(evidence, rule, limit) if beyond else (1.0 if holds else None),
             holds=holds,
-            told=f"P99 of request time is {ratio(value)} that of plain decoding, at most {limit:g}",
+            told=_told(value, limit),
             silence="" if value is not None else f"{groups} requests, 300 are needed",
         )
+
+
+def _told(value: float | None, limit: float) -> str:
+    if value is None:
+        return f"P99 of request time is not known, at most {limit:g}x that of plain decoding"
+    return f"P99 of request time is {ratio(value)} that of plain decoding, at most {limit:g}x"
 
 
 def _p_value(evidence: GateEvidence, rule: Rule, limit: float) -> float | None:

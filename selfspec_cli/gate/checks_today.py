@@ -11,6 +11,7 @@ from selfspec_cli.gate.today import (
 )
 from selfspec_cli.gate.verdict import Check, Outcome
 from selfspec_cli.plan.files import PLAN_FILE
+from selfspec_cli.report.format import plural
 
 NAME = "fingerprints"
 _AGAIN = "Calibrate again, or serve what the plan was measured with."
@@ -101,7 +102,8 @@ def age_check(evidence: GateEvidence, now: Today, max_days: float) -> Check:
     measured = date.fromisoformat(evidence.plan.traces.date)
     days = (now.day - measured).days
     outcome: Outcome = "pass" if days <= max_days else "fail"
-    told = f"measured {days} days ago, on {measured.isoformat()}; at most {max_days:g} are allowed"
+    ago = f"measured {plural(days, 'day')} ago ({measured.isoformat()})"
+    told = f"{ago}, at most {max_days:g} are allowed"
     if days < -1:  # a day either way is a matter of time zones
         outcome, told = "no_verdict", f"measured on {measured.isoformat()}, which is yet to come"
     step = {"pass": "", "fail": "Calibrate again on traffic of today.",

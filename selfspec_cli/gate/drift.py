@@ -135,7 +135,8 @@ def permutation_p(distance: Distance, piles: tuple[Numbers, Numbers], seed: int 
 
 def _check(subject: str, distance: Distance, piles: tuple[Numbers, Numbers], limit: float) -> Check:
     value = distance(*piles)
-    told = f"distance {value:.2f} over {len(piles[0])} requests then and {len(piles[1])} today"
+    told = f"distance {value:.2f}, at most {limit:g} is allowed"
+    told += f"; {len(piles[0])} requests then and {len(piles[1])} today"
     outcome: Outcome = "pass"
     if value > limit + 1e-9:
         p = permutation_p(distance, piles)
@@ -147,6 +148,6 @@ def _check(subject: str, distance: Distance, piles: tuple[Numbers, Numbers], lim
         subject=subject,
         value=value,
         limit=limit,
-        text=f"{told}; at most {limit:g} is allowed",
+        text=told,
         next_step={"pass": "", "fail": _AGAIN, "no_verdict": _MORE}[outcome],
     )

@@ -4,6 +4,7 @@ Source: GitHub Docs, "Workflow commands for GitHub Actions": 10 annotations of a
 1 MiB of summary a step, and the escapes of messages and properties.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -35,10 +36,11 @@ def detected(environ: Mapping[str, str]) -> bool:
 def annotations(report: GateReport) -> list[str]:
     """Return at most 10 workflow commands: failures first, then open verdicts, then warnings.
 
-    Where there are more, the tenth counts the rest, as an error if a failure is among them. Print
-    each on a line of its own, on either stream.
+    Of each of these, every check has its first bucket before any has a second. Where there are
+    more, the tenth counts the rest, as an error if a failure is among them. Print each on a line of
+    its own, on either stream.
     """
-    told = [check for check in _by_weight(report.checks) if _weight(check) <= _WARNS]
+    told = _in_turn([check for check in report.checks if _weight(check) <= _WARNS])
     if len(told) <= MAX_ANNOTATIONS:
         return [_command(check) for check in told]
     first, rest = told[: MAX_ANNOTATIONS - 1], told[MAX_ANNOTATIONS - 1 :]
@@ -108,11 +110,22 @@ def _by_weight(checks: Sequence[Check]) -> list[Check]:
     return sorted(checks, key=_weight)
 
 
+def _in_turn(checks: Sequence[Check]) -> list[Check]:
+    seen: Counter[tuple[int, str]] = Counter()
+    turns = []
+    for check in checks:
+        kind = (_weight(check), check.name)
+        turns.append(seen[kind])
+        seen[kind] += 1
+    order = sorted(range(len(checks)), key=lambda at: (_weight(checks[at]), turns[at]))
+    return [checks[at] for at in order]
+
+
 def _command(check: Check) -> str:
     level = "error" if check.fails else "warning"
     title = check.name + (f" {check.subject}" if check.subject else "")
     word = "no verdict: " if check.outcome == "no_verdict" else ""
-    message = " ".join(part for part in (check.text, check.next_step) if part)
+    message = f"{check.text}. {check.next_step}" if check.next_step else check.text
     return _workflow_command(level, f"selfspec gate: {title}", word + message)
 
 

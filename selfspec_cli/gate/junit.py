@@ -62,7 +62,9 @@ def _add_case(suite: ElementTree.Element, check: Check, label: str) -> None:
         failure = ElementTree.SubElement(case, "failure", {"message": text, "type": "failed"})
         failure.text = "\n".join(part for part in (text, advice) if part)
     elif check.outcome == "no_verdict":
-        ElementTree.SubElement(case, "skipped", {"message": " ".join(filter(None, (text, advice)))})
+        ElementTree.SubElement(
+            case, "skipped", {"message": ". ".join(filter(None, (text, advice)))}
+        )
     else:
         said = f"warning: {text}" if check.warns else text
         ElementTree.SubElement(case, "system-out").text = said

@@ -74,7 +74,7 @@ def test_pass_on_the_plans_machine_without_torch(repo, run):
     assert "torch" not in done.stderr
     last = done.stdout.strip().splitlines()[-1]
     assert last.startswith("PASS: 0 failed, 0 without a verdict, ")
-    assert last.endswith("Next: Roll the plan out.")
+    assert last.endswith(" notes. Next: Read the notes, then roll out.")
 
 
 def in_process(*argv):
@@ -133,6 +133,79 @@ def test_failures_come_first_and_the_table_fits_a_screen():
     assert "fail" in lines[2]
     assert "8 more" in "\n".join(lines)
     assert verdict_line(report) == ("FAILED: 20 failed, 0 without a verdict, 40 passed. Next: Off.")
+
+
+def _of_every_kind():
+    """A check a state, each with a long bucket, a test after its numbers and a next step."""
+    told = "1.00x (0.90-1.10), a lower bound of 1.05 is asked"
+    long = "summarization, 512-2047 tokens, T=0 to below 0.7"
+    fields = {"subject": long, "value": 1.0, "low": 0.9, "high": 1.1, "limit": 1.05}
+
+    def check(name, outcome, **more):
+        step = {} if outcome == "pass" else {"next_step": f"Mend what {name} says, here or there."}
+        return Check(name=name, outcome=outcome, text=f"{told}; p 1", **{**fields, **step, **more})
+
+    return (
+        check("speedup", "fail"),
+        check("acceptance_floor", "fail", warns_only=True),
+        check("request_p99", "no_verdict"),
+        check("measured_speedup", "no_verdict", optional=True),
+        check("acceptance_break_even", "pass"),
+        *(check("slow_share", "no_verdict") for _ in range(17)),
+    )
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_row_has_number_interval_limit_and_next_step(width):
+    """Nothing is cut on a narrow screen or in a pipe: rows of each state are read back whole."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_gate(GateReport(run="run", checks=_of_every_kind()), console)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    lines = [line.rstrip() for line in text.splitlines()]
+    indent = lines[0].index("found")
+    rows, names = [], []
+    for line in lines[1:]:
+        if line.startswith("FAILED"):
+            break
+        if line[:indent].strip():
+            names.append(line[:indent].split()[-1])
+            rows.append("")
+        rows[-1] += " " + line[indent:].strip()
+    whole = dict(zip(names, rows, strict=True))
+    for name in ("speedup", "acceptance_floor", "request_p99", "measured_speedup"):
+        assert "1.00x (0.90-1.10), a lower bound of 1.05 is asked" in whole[name], whole
+        assert f"Next: Mend what {name} says, here or there." in whole[name], whole
+        assert "summarization, 512-2047 tokens, T=0 to below 0.7" in whole[name], whole
+    assert whole["acceptance_break_even"].endswith("a lower bound of 1.05 is asked"), whole
+    assert whole["slow_share"].strip() == "... and 15 more; all of them: --json"
+    assert "…" not in text
+
+
+def test_a_pass_tells_of_what_was_not_judged():
+    """ "0 without a verdict" beside open notes would read as if everything had been judged."""
+    passed = Check(name="age", outcome="pass", text="measured today")
+    open_ = Check(name="memory", outcome="no_verdict", text="not known", optional=True)
+    report = GateReport(run="run", checks=(open_, open_, passed))
+    assert verdict_line(report) == (
+        "PASS: 0 failed, 0 without a verdict, 1 passed, 2 notes. Next: Read the notes, then roll "
+        "out."
+    )
+    whole = GateReport(run="run", checks=(passed,))
+    assert verdict_line(whole).endswith("1 passed. Next: Roll the plan out.")
+
+
+def test_many_buckets_of_one_check_hide_no_other():
+    """Twin of a table cut at its first 12 rows: the last failing check is still in it."""
+    checks = [
+        *(Check(name="speedup", outcome="fail", text="slow", subject=f"b{n}") for n in range(30)),
+        Check(name="exactness", outcome="fail", text="2 differ"),
+    ]
+    console = recorder()
+    print_gate(GateReport(run="run", checks=tuple(checks)), console)
+    text = console.export_text()
+    assert "2 differ" in text
+    assert "24 more" in text
 
 
 def test_markup_in_a_task_is_text():

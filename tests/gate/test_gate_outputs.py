@@ -111,6 +111,21 @@ def test_a_thousand_checks_stay_within_ten_annotations(num_failed, last):
     assert len(ElementTree.fromstring(junit_xml(_report(*checks))).findall(".//testcase")) == 1000
 
 
+def test_every_failing_check_is_annotated_before_any_bucket_is_twice():
+    """30 slow buckets must not push the one broken output out of ten annotations."""
+    checks = [_check(subject=f"b{n}") for n in range(30)]
+    lines = annotations(_report(*checks, _check(name="exactness", text="2 differ")))
+    assert len(lines) == 10
+    assert "exactness::2 differ" in lines[1]
+    assert lines[-1].endswith("The step summary, --junit and --json list all.")
+    assert "22 more checks: 22 failed" in lines[-1]
+
+
+def test_an_annotation_is_two_sentences():
+    (line,) = annotations(_report(_check(next_step="Turn it off.")))
+    assert line.endswith("::0.91x, limit 1.05x. Turn it off.")
+
+
 def test_what_passed_is_not_annotated():
     assert annotations(_report(_check("pass"), _check("no_verdict", optional=True))) == []
     assert len(annotations(_report(*[_check()] * 10))) == 10
