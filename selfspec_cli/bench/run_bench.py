@@ -1,19 +1,18 @@
 """`selfspec bench RUN|PLAN -t TRACES`: from a plan and traces to bench.csv and bench.json."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from selfspec_cli.bench.arms import EARLY_EXIT, RIVALS
-from selfspec_cli.bench.choose import Chosen, Item, Limits, cells_of, choose_items
-from selfspec_cli.bench.measure import COLUMNS, Bench, Found, measure_request, warm_up
-from selfspec_cli.bench.measure_batch import Batch, batch_of, measure_batch
+from selfspec_cli.bench.choose import Chosen, Limits, cells_of, choose_items
+from selfspec_cli.bench.measure import Bench, Found, warm_up
+from selfspec_cli.bench.measure_batch import Batch, batch_of
 from selfspec_cli.bench.memory import Memory, weight_bytes
+from selfspec_cli.bench.results import BenchRun, bench_rows, difference_document
 from selfspec_cli.bench.rivals import Rivals
 from selfspec_cli.bench.subject import Subject, check_model, check_tokenizer, unknown_place
+from selfspec_cli.bench.turns import Done, take_turns, turns_of
 from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options
 from selfspec_cli.calibrate.progress import Progress, compile_notes
 from selfspec_cli.cost.clock import Clock
@@ -26,19 +25,13 @@ from selfspec_cli.engine.load import (
     read_config,
     resolve_folder,
 )
-from selfspec_cli.errors import ExactnessError, ModelError, TraceError
+from selfspec_cli.errors import ModelError, TraceError
 from selfspec_cli.provenance import collect, model_fingerprint, trace_fingerprint
 from selfspec_cli.replay.setting import Setting
-from selfspec_cli.storage import SCHEMA_VERSION, file_sha256, write_document, write_table
+from selfspec_cli.storage import SCHEMA_VERSION, file_sha256
 from selfspec_cli.storage.place import without_folders
 
-BENCH_FILE, BENCH_DOCUMENT = "bench.csv", "bench.json"
 COPY_ROOM = 1.5  # free memory a second copy of the weights needs, times their size
-_COUNTS = (
-    "context_min", "context_max", "batch_size", "repeat", "exit_layer", "draft_length",
-    "prompt_tokens", "committed", "rounds", "drafted", "tested", "accepted",
-    "peak_memory_bytes", "order",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +44,6 @@ class BenchWish:
     price_per_hour: float | None = None
     """Of the machine, in any currency; kept for the summary."""
     argv: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchRun:
-    """What was measured."""
-
-    table: pd.DataFrame
-    """One row a (request, arm, batch size, repeat), columns `measure.COLUMNS`."""
-    notes: tuple[str, ...]
-    """Sentences for people: what was left out, and why."""
-    document: dict[str, Any]
-    """bench.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +61,9 @@ class _Ready:
 def run_bench(subject: Subject, wish: BenchWish, progress: Progress) -> BenchRun:
     """Decode requests of the traces with every arm.
 
+    A signal (Ctrl-C, SIGTERM) ends the decoding; the requests that every arm decoded by then are
+    returned with it. Before the first one it is raised.
+
     Args:
         subject: the plan and how requests are read.
         wish: how much, and in which batches.
@@ -91,46 +75,22 @@ def run_bench(subject: Subject, wish: BenchWish, progress: Progress) -> BenchRun
     ready = _prepare(subject, wish, progress)
     for note in ready.notes:
         progress.note(note)
-    found = _measure(ready, wish.limits, progress)
-    notes = (*ready.notes, *_after(ready, found))
-    table = _table(row for one in found for row in one.rows)
-    differences = [pair for one in found for pair in one.differences]
+    done = _measure(ready, wish.limits, progress)
+    notes = (*ready.notes, *_after(ready, done.found))
+    table = bench_rows(row for one in done.found for row in one.rows)
+    differences = [pair for one in done.found for pair in one.differences]
     document = _document(subject, wish, ready) | {
+        **done.taken.to_document(),
         "notes": list(notes),
-        "differences": [_told(*pair) for pair in differences],
+        "differences": [difference_document(*pair) for pair in differences],
     }
-    return BenchRun(table=table, notes=notes, document=without_folders(document))
-
-
-def write_bench(run: BenchRun, folder: Path) -> None:
-    """Write bench.csv and bench.json.
-
-    Raises:
-        StorageError: the disk refuses.
-    """
-    folder.mkdir(exist_ok=True)
-    write_table(run.table, folder / BENCH_FILE)
-    write_document(run.document, folder / BENCH_DOCUMENT)
-
-
-def check_bench_exact(run: BenchRun) -> None:
-    """Refuse output that is not plain decoding's at temperature 0, numeric ties apart.
-
-    Raises:
-        ExactnessError: names the first such decode and how many there are.
-    """
-    wrong = [one for one in run.document["differences"] if not one["is_tie"]]
-    if wrong:
-        first = wrong[0]
-        raise ExactnessError(
-            f"{len(wrong)} greedy decodes differ from plain decoding; the first of arm "
-            f"{first['arm']} at batch size {first['batch_size']}, exit layer "
-            f"{first['exit_layer']}, draft length {first['draft_length']}, output position "
-            f"{first['position']}",
-            where=str(first["request_id"] or first["task"]),
-            hint="This is a bug or an unsupported model; do not serve with it. All differences "
-            f"are in {BENCH_DOCUMENT}.",
-        )
+    return BenchRun(
+        table=table,
+        notes=notes,
+        document=without_folders(document),
+        taken=done.taken,
+        signal=done.signal,
+    )
 
 
 def _prepare(subject: Subject, wish: BenchWish, progress: Progress) -> _Ready:
@@ -258,21 +218,13 @@ def _changed(
     return notes
 
 
-def _measure(ready: _Ready, limits: Limits, progress: Progress) -> list[Found]:
-    """Decode everything, repeat by repeat, so that a drifting machine slows all alike."""
-    items: Sequence[Item] = ready.chosen.items if 1 in limits.batch_sizes else ()
-    found = []
-    total = limits.repeats * (len(items) + sum(len(batch.items) for batch in ready.batches))
+def _measure(ready: _Ready, limits: Limits, progress: Progress) -> Done:
+    """Warm up and take every turn."""
+    turns = turns_of(ready.chosen, ready.batches, limits)
     warm_up(ready.bench, ready.chosen.items[0])
+    total = sum(len(turn.items) for turn in turns)
     with progress.stage("decoding with every arm", total) as stage:
-        for repeat in range(limits.repeats):
-            for item in items:
-                found.append(measure_request(ready.bench, item, repeat))
-                stage.advance()
-            for batch in ready.batches:
-                found.append(measure_batch(ready.bench, batch, repeat))
-                stage.advance(len(batch.items))
-    return found
+        return take_turns(ready.bench, turns, lambda turn: stage.advance(len(turn.items)))
 
 
 def _after(ready: _Ready, found: Sequence[Found]) -> list[str]:
@@ -287,22 +239,6 @@ def _after(ready: _Ready, found: Sequence[Found]) -> list[str]:
     if ties:
         notes.append(f"{ties} greedy decodes differ from plain decoding by a numeric tie")
     return notes
-
-
-def _table(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    table = pd.DataFrame(list(rows), columns=list(COLUMNS))
-    return table.astype(dict.fromkeys(_COUNTS, "Int64"))
-
-
-def _told(row: dict[str, Any], other: Any) -> dict[str, Any]:
-    """A difference for bench.json: whose, where, and whether rounding explains it."""
-    names = ("task", "request_id", "temperature", "batch_size", "arm", "repeat")
-    gap = float(other.top2_gap)
-    return {name: row[name] for name in (*names, "exit_layer", "draft_length")} | {
-        "position": other.position,
-        "top2_gap": gap if gap < float("inf") else None,
-        "is_tie": other.is_tie,
-    }
 
 
 def _document(subject: Subject, wish: BenchWish, ready: _Ready) -> dict[str, Any]:

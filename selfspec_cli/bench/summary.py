@@ -20,6 +20,7 @@ from selfspec_cli.bench.lengths import measured_lengths
 from selfspec_cli.bench.paired import BUCKET, averaged, bucket_of_row, checked_rows, pair
 from selfspec_cli.bench.slower import SlowRequest, slow_requests
 from selfspec_cli.bench.speed import Traffic, speedup, tokens_per_second
+from selfspec_cli.bench.taken import Taken
 from selfspec_cli.buckets import BucketKey
 from selfspec_cli.errors import ConfigError
 
@@ -89,6 +90,8 @@ class BenchSummary:
     """What a bucket weighs in totals, a phrase."""
     price_per_hour: float | None
     engines: tuple[str, ...]
+    taken: Taken | None = None
+    """How much of what was planned this is; None where that is not known."""
 
     def total(self, arm: str, batch_size: int | None = None) -> Line | None:
         """Return an arm's total, at the smallest batch size unless told; None if not decoded."""
@@ -140,6 +143,7 @@ def summarise(
     price_per_hour: float | None,
     *,
     traffic: Traffic | None = None,
+    taken: Taken | None = None,
 ) -> BenchSummary:
     """Return the summary of a bench.
 
@@ -149,6 +153,7 @@ def summarise(
         price_per_hour: of the machine, in any currency; None leaves costs out.
         traffic: tokens of each bucket in the log, any scale, for totals; a bucket that it lacks
             weighs nothing. None weighs a bucket by the requests measured in it.
+        taken: how much of what was planned the table is.
 
     Raises:
         StorageError: a column is missing or holds what is no measurement.
@@ -170,6 +175,7 @@ def summarise(
         weighted_by=_weighted_by(buckets, traffic),
         price_per_hour=price_per_hour,
         engines=tuple(sorted(set(table["engine"].dropna().astype(str)))),
+        taken=taken,
     )
 
 

@@ -94,7 +94,11 @@ def answer(summary: BenchSummary) -> str:
     """Return the bench in one sentence: what the plan does, measured here."""
     lines = [line for arm in summary.arms if (line := summary.total(arm)) and _counts(arm)]
     told = [_told(line, len(summary.buckets)) for line in lines]
-    return "; ".join(told) if told else "Nothing was decoded beside plain decoding: no verdict"
+    said = "; ".join(told) if told else "Nothing was decoded beside plain decoding: no verdict"
+    if summary.taken is None or not summary.taken.partial:
+        return said
+    of = f"{summary.taken.requests} of {summary.taken.planned_requests}"
+    return f"Partial, {of} requests: {said}"
 
 
 def _counts(arm: str) -> bool:
@@ -122,7 +126,9 @@ def _thin(found: RatioInterval) -> str:
 
 
 def facts(summary: BenchSummary) -> Iterator[str]:
-    """Yield sentences for people: larger batches, peaks, slow requests, exactness, memory, cost."""
+    """Yield sentences for people, a partial bench first: batches, peaks, slow requests, memory."""
+    if summary.taken is not None and summary.taken.partial:
+        yield summary.taken.sentence
     yield from _batches(summary)
     yield from peaks(summary)
     yield from _slower(summary)

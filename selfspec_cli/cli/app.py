@@ -100,10 +100,16 @@ def _run(argv: list[str] | None) -> int:
     except WrongUsage as error:
         error.show()
         return error.exit_code
-    except (_InterruptedError, KeyboardInterrupt, typer.Abort):
-        typer.echo("interrupted; the same command goes on from here", err=True)
+    except (_InterruptedError, KeyboardInterrupt, typer.Abort) as stop:
+        typer.echo(f"interrupted; {_left(stop)}", err=True)
         return EXIT_INTERRUPTED
-    except _TerminatedError:
-        typer.echo("terminated; the same command goes on from here", err=True)
+    except _TerminatedError as stop:
+        typer.echo(f"terminated; {_left(stop)}", err=True)
         return EXIT_TERMINATED
     return result if isinstance(result, int) else 0
+
+
+def _left(stop: BaseException) -> str:
+    """What is left after a signal, as the command noted it; else it can be resumed."""
+    notes: list[str] = getattr(stop, "__notes__", [])
+    return visible("; ".join(notes)) or "the same command goes on from here"

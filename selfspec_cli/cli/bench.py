@@ -93,7 +93,8 @@ def bench(
     with interleaved arms; writes bench.csv and bench.json, bench.html and bench_summary.csv. With
     --only cost and -m MODEL it times drafts, verification and overhead alone, without traces, in
     about a minute. Exit codes: 0 done, 1 greedy output differed from plain decoding, 2 usage or
-    input error.
+    input error, 130 interrupted, 143 terminated: what every arm decoded by then is written, marked
+    as partial.
     """
     if only is None:
         decode_and_print(

@@ -14,7 +14,8 @@ import typer
 from selfspec_cli.errors import ConfigError
 
 if TYPE_CHECKING:
-    from selfspec_cli.bench.run_bench import BenchRun, BenchWish
+    from selfspec_cli.bench.results import BenchRun
+    from selfspec_cli.bench.run_bench import BenchWish
     from selfspec_cli.bench.subject import Subject
     from selfspec_cli.buckets import BucketKey
 
@@ -47,22 +48,38 @@ def decode_and_print(wish: DecodeWish, *, as_json: bool, quiet: bool) -> None:
 
     Raises:
         SelfspecError: wrong flags or input; greedy output differed (the files are written then).
+        BaseException: a signal came; what every arm decoded by then is written and printed.
     """
     target = _check(wish)
     from selfspec_cli.bench.subject import read_subject
 
     subject = read_subject(target, _config_wishes(wish))
     folder = _place(wish, subject)
-    from selfspec_cli.bench.run_bench import check_bench_exact, run_bench, write_bench
+    run = _decode(subject, wish, quiet=quiet)
+    from selfspec_cli.bench.results import check_bench_exact, write_bench
+
+    write_bench(run, folder)
+    if run.signal is None:
+        check_bench_exact(run)
+    _print((run, folder), subject, wish.price_per_hour, as_json=as_json)
+    if run.signal is not None:
+        run.signal.add_note(f"what was measured by then is in {folder}; a new bench begins again")
+        raise run.signal
+
+
+def _decode(subject: Subject, wish: DecodeWish, *, quiet: bool) -> BenchRun:
+    from selfspec_cli.bench.run_bench import run_bench
     from selfspec_cli.cli.progress import TerminalProgress
     from selfspec_cli.engine.load import quiet_library
 
     quiet_library()
-    progress = TerminalProgress(quiet=quiet)
-    run = run_bench(subject, _bench_wish(wish), progress)
-    write_bench(run, folder)
-    check_bench_exact(run)
-    _print((run, folder), subject, wish.price_per_hour, as_json=as_json)
+    try:
+        return run_bench(subject, _bench_wish(wish), TerminalProgress(quiet=quiet))
+    except Exception:
+        raise
+    except BaseException as signal:
+        signal.add_note("no request was measured with every arm yet; nothing was written")
+        raise
 
 
 def _check(wish: DecodeWish) -> Path:
@@ -136,7 +153,8 @@ def _print(
     from selfspec_cli.bench.words import answer
 
     run, folder = made
-    summary = summarise(run.table, price, traffic=_traffic(subject, set(run.table["task"])))
+    traffic = _traffic(subject, set(run.table["task"]))
+    summary = summarise(run.table, price, traffic=traffic, taken=run.taken)
     files = write_page(summary, folder)
     if as_json:
         told = {**run.document, "answer": answer(summary), "files": [str(file) for file in files]}

@@ -17,6 +17,7 @@ draft_lengths: 2
 observe_batch: 8
 confirm: {cells: 0}
 """
+TOKENS = 24  # of every output
 OWN = ("ar", "plan", "forced")
 RIVALS = ("generate", "prompt_lookup", "early_exit_hf")
 

@@ -6,45 +6,19 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from bench_helpers import OWN, RIVALS, bench, calibrated, document, of_model, rows, switched_on
-from checkpoints import (
-    byte_tokenizer,
-    random_model,
-    run_cli,
-    save_checkpoint,
-    trace_rows,
-    write_trace,
-)
+from bench_helpers import OWN, RIVALS, TOKENS, bench, document, of_model, rows, switched_on
+from checkpoints import byte_tokenizer, random_model, run_cli, save_checkpoint
 
 from selfspec_cli.bench.measure import COLUMNS
 from selfspec_cli.engine.decoder import Decoder
 
-TOKENS = 24
-
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("bench")
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> Path:
-    """A llama: the library's early exit knows its layers."""
-    return save_checkpoint(random_model("llama"), folder / "llama")
-
-
-@pytest.fixture(scope="module")
-def trace(folder: Path) -> Path:
-    return write_trace(folder / "trace.jsonl", trace_rows(8, max_tokens=TOKENS))
-
-
-@pytest.fixture(scope="module")
-def run(folder: Path, model: Path, trace: Path) -> Path:
+def run(calibrated_run: Path, model: Path, trace: Path) -> Path:
     """Calibrated and benched: nothing pays, the plan is off everywhere."""
-    found = calibrated(model, trace, folder)
     flags = ("--requests", 3, "--repeats", 2, "--batch-size", "1,2", "--price-per-hour", 2.5)
-    assert bench(found, model, trace, *flags) == 0
-    return found
+    assert bench(calibrated_run, model, trace, *flags) == 0
+    return calibrated_run
 
 
 @pytest.fixture(scope="module")
