@@ -60,7 +60,7 @@ def load_plan_inputs(run: RunDir, cost_file: Path | None = None) -> PlanInputs:
         cost_file: cost.csv measured on another machine or engine; None for the run's own costs.
 
     Raises:
-        StorageError: an artefact is missing or torn.
+        StorageError: a stage is not complete, or an artefact is missing or torn.
         CostRangeError: the cost file lacks a law, a layer kind or draft lengths that are needed,
             or covers no path.
     """
@@ -97,12 +97,16 @@ def load_plan_inputs(run: RunDir, cost_file: Path | None = None) -> PlanInputs:
 
 
 def _measurement(run: RunDir) -> Mapping[str, Sequence[int]]:
-    for stage in ("observe", "cost"):
+    # A finished run's walk can be made again from the other two; a run that was stopped before it
+    # has not timed or checked all that a plan would claim.
+    stopped = run.manifest.get("status") in ("running", "incomplete")
+    for stage in ("observe", "cost", "walk") if stopped else ("observe", "cost"):
         if not run.stage_done(stage):
             raise StorageError(
                 f"the stage {stage} of this run is not complete, or its files have changed",
                 where=str(run.path),
-                hint="Run the same `selfspec calibrate` command again; it goes on from here.",
+                hint="Run the same `selfspec calibrate` command again; it goes on from where it "
+                "stopped.",
             )
     found: Mapping[str, Sequence[int]] = run.manifest["measurement"]
     return found

@@ -51,8 +51,8 @@ def diagnose(path: Path, production: Production | None = None) -> Diagnosis:
 
     Raises:
         RunDirError: `path` holds no run.
-        StorageError: a file is missing, torn or of another schema, or the run ended before its
-            costs were measured.
+        StorageError: a file is missing, torn or of another schema, or the run was stopped
+            before its walk.
         PlanError: plan.yaml is no plan of this version.
     """
     run = RunDir.load(path)

@@ -105,6 +105,19 @@ def test_a_run_that_is_not_finished_cannot_be_planned(tmp_path):
         load_plan_inputs(run)
 
 
+@pytest.mark.parametrize("status", ["running", "incomplete"])
+def test_a_run_stopped_before_its_walk_cannot_be_planned(tmp_path, status):
+    """Broken twin: the same files of a run that ended are planned."""
+    run = make_run(tmp_path / "run", asks(20))
+    run.update(status="done")
+    assert build_plan(load_plan_inputs(run), PlanSettings()).total.num_enabled > 0
+    run.update(status=status)
+    with pytest.raises(StorageError, match="the stage walk of this run is not complete") as caught:
+        load_plan_inputs(run)
+    assert caught.value.exit_code == 2
+    assert "`selfspec calibrate` command again; it goes on from where" in str(caught.value)
+
+
 def test_the_own_costs_walk_again_where_the_walk_table_is_missing(tmp_path):
     """walk.parquet holds nothing that observations and costs do not."""
     run = make_run(tmp_path / "run", asks(20))
