@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from selfspec_cli.analysis.confirm_choice import CELLS_PER_BASELINE
+from selfspec_cli.analysis.repeats import compare_repeats
 from selfspec_cli.cost.clock import Clock, Stopwatch
 from selfspec_cli.engine.decoder import Decoder, Job
 from selfspec_cli.engine.exactness import Difference, compare_outputs, plain_gap
@@ -113,7 +114,8 @@ def confirm_path(
 
     Returns:
         One row a (cell, repeat) with the measured columns of confirm.csv: seconds, counts, the
-        free decode's counts at T > 0, and whether the output equals the plain one at T = 0.
+        free decode's counts and its repeated n-grams beside the path's at T > 0, and whether the
+        output equals the plain one at T = 0.
     """
     bench = _prepare(setting, path, max(cell.draft_length for cell in cells))
     clock = clock or Clock.for_device(setting.loaded.view.device)
@@ -209,7 +211,14 @@ def _free(bench: _Bench, cell: Cell, repeat: int, clock: Stopwatch) -> dict[str,
     """Counts of a decode that writes its own text, at T > 0; rounds are confirmed by it."""
     if bench.path.temperature == 0:
         names = ("rounds", "drafted", "tested", "accepted", "committed")
-        return {f"free_{name}": None for name in names}
+        missing = ("ngrams", "free_repeated", "plain_repeated")
+        return dict.fromkeys((*(f"free_{name}" for name in names), *missing))
     run = decode(bench.state, bench.policy(cell, repeat, free=True), cell, clock)
     totals = round_totals(run.rounds) | {"committed": run.num_committed}
-    return {f"free_{name}": value for name, value in totals.items()}
+    counts: dict[str, Any] = {f"free_{name}": value for name, value in totals.items()}
+    repeats = compare_repeats(run.tokens, bench.path.tokens)
+    return counts | {
+        "ngrams": repeats.ngrams,
+        "free_repeated": repeats.repeated,
+        "plain_repeated": repeats.plain_repeated,
+    }

@@ -2,8 +2,8 @@
 
 One pure function from the run's evidence; every threshold stands beside its rule with its reason.
 A run that is well, at several batch sizes, gives none: silence is the expected answer, and no rule
-fires on noise alone. What a run does not keep is not judged: of speculative output only counts and
-its equality with plain decoding stay on disk, so repeated n-grams in it leave no trace here.
+fires on noise alone. What a run does not keep is not judged: runs of earlier versions hold no
+counts of repeated n-grams, and no run holds text.
 """
 
 from selfspec_cli.report import finding_acceptance as acceptance
@@ -13,12 +13,14 @@ from selfspec_cli.report import finding_decodes as decodes
 from selfspec_cli.report import finding_memory as memory
 from selfspec_cli.report import finding_output as output
 from selfspec_cli.report import finding_production as production
+from selfspec_cli.report import finding_repeats as repeats
 from selfspec_cli.report import finding_shares as shares
 from selfspec_cli.report.finding_types import Evidence, Finding
 
 _CHECKS = (
     output.output_differs,
     output.law_differs,
+    repeats.repeats_more,
     memory.device_short,
     costs.unstable,
     costs.not_additive,

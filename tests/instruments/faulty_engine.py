@@ -15,6 +15,7 @@ from selfspec_cli.calibrate import confirm_stage, cost_stage
 from selfspec_cli.cost import measure
 from selfspec_cli.cost.clock import Clock
 from selfspec_cli.engine.decoder import Decoder
+from selfspec_cli.engine.policies import SampledPolicy
 from selfspec_cli.engine.view import LayerView
 from selfspec_cli.replay import score
 
@@ -176,3 +177,14 @@ def slower_when_decoding(engine: Faulty) -> None:
         return real(*given)
 
     engine.patch.setattr(confirm_stage, "confirm_path", slowed)
+
+
+def drafts_are_the_likeliest_tokens(engine: Faulty) -> None:
+    """Sampled drafts are the likeliest token, verified as though they were drawn from q."""
+    real = SampledPolicy.propose
+
+    def likeliest(policy: SampledPolicy, *given: Any) -> int:
+        real(policy, *given)
+        return int(policy._laws[len(given[-1])].argmax())
+
+    engine.patch.setattr(SampledPolicy, "propose", likeliest)

@@ -77,6 +77,17 @@ def test_sampled_rows_hold_the_path_and_a_free_decode_of_their_own():
     assert free != [row["rounds"] for row in rows], "free decodes repeat the script"
 
 
+def test_free_text_is_counted_beside_the_path():
+    """A path of one token over and over has 9 4-grams of which 8 came before; free text of this
+    model has its own. At temperature 0 texts are equal, so there is nothing to count."""
+    loop = subject(1.0, tokens=(5,) * 12)
+    rows = confirm_path(setting(), loop, CELLS)
+    assert {(row["ngrams"], row["plain_repeated"]) for row in rows} == {(9, 8)}
+    assert max(row["free_repeated"] for row in rows) < 8, "free text was taken from the path"
+    greedy = confirm_path(setting(), subject(0.0), CELLS)
+    assert {row["ngrams"] for row in greedy} == {None}
+
+
 def test_a_cell_is_compared_with_the_plain_runs_around_it():
     """Times of a clock that counts its readings: prefill, plain, three cells, plain, the rest."""
     clock = Steps(setting().loaded.view)
