@@ -60,11 +60,21 @@ def as_percent(value: float, _place: float | None) -> str:
     return percent(value)
 
 
-def legend(axes: "Axes") -> None:
-    """Name the series, where there is anything to name."""
+def legend(axes: "Axes", *, beside: bool = False) -> None:
+    """Name the series, where there is anything to name.
+
+    Args:
+        axes: with labelled series.
+        beside: right of the axes, where many names would cover the data.
+    """
     handles, _ = axes.get_legend_handles_labels()
-    if handles:
-        axes.legend(loc="best", fontsize=8, handlelength=1.6)
+    if not handles:
+        return
+    if beside:
+        place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    else:
+        place = {"loc": "best"}
+    axes.legend(**place, fontsize=8, handlelength=1.6)
 
 
 def whole_numbers(axes: "Axes") -> None:

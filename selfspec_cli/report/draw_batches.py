@@ -16,7 +16,7 @@ MAX_LINES = 6  # buckets drawn, as many as there are colours; the CSV has all
 
 def draw_batches(figure: "Figure", table: pd.DataFrame) -> None:
     """Draw one line a bucket over batch size: refilled solid, static batches dashed."""
-    figure.set_size_inches(6.4, 3.5)
+    figure.set_size_inches(8.4, 3.5)
     axes = figure.subplots()
     keys = ["task", "context_min", "temperature"]
     groups = [rows for _, rows in table.groupby(keys, sort=False) if rows["speedup"].notna().any()]
@@ -43,4 +43,4 @@ def draw_batches(figure: "Figure", table: pd.DataFrame) -> None:
     axes.set_xlabel("batch size")
     axes.set_ylabel("speedup over plain decoding")
     quiet_axes(axes)
-    legend(axes)
+    legend(axes, beside=True)

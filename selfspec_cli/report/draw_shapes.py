@@ -21,8 +21,7 @@ def draw_measured(figure: "Figure", table: pd.DataFrame) -> None:
     """Draw measured over predicted speedup, with the diagonal on which they agree."""
     figure.set_size_inches(4.8, 4.0)
     axes = figure.subplots()
-    values = table[["predicted_speedup", "measured_speedup"]].to_numpy(dtype=np.float64)
-    ends = [min(0.93 * np.nanmin(values), 0.95), max(1.07 * np.nanmax(values), 1.05)]
+    ends = _range(table)
     axes.plot(ends, ends, color=MUTED, dashes=DASHES, linewidth=1.2, label="agreement")
     for line in (axes.axhline, axes.axvline):
         line(1.0, color=LINE, linewidth=1.0, zorder=0)
@@ -38,6 +37,14 @@ def draw_measured(figure: "Figure", table: pd.DataFrame) -> None:
     axes.set_ylabel("measured speedup")
     quiet_axes(axes, grid=False)
     legend(axes)
+
+
+def _range(table: pd.DataFrame) -> list[float]:
+    """Both axes alike, with room for every value and the bars around it, and for 1."""
+    names = ("predicted_speedup", "measured_speedup")
+    shown = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+    values = table[[name for name in shown if name in table]].to_numpy(dtype=np.float64)
+    return [min(0.97 * np.nanmin(values), 0.95), max(1.03 * np.nanmax(values), 1.05)]
 
 
 def _ends(rows: pd.DataFrame, name: str) -> npt.NDArray[np.float64] | None:

@@ -112,6 +112,21 @@ def test_print_is_dark_on_white_and_fits_the_paper(tiny_run, artefacts):
     assert printed.startswith(b"%PDF"), printed[:20]
 
 
+PAPER = 703  # pixels: A4 landscape is 210 mm high, less two margins of 12 mm
+TALL = """(() => { const plot = document.querySelector('#speedup_map svg.plot');
+  plot.setAttribute('viewBox', '0 0 400 600'); plot.style.maxWidth = 'none';
+  const height = () => document.querySelector('#speedup_map').getBoundingClientRect().height;
+  const kept = height(); plot.style.maxHeight = 'none'; return [kept, height()]; })()"""
+
+
+def test_a_tall_figure_fits_one_sheet_with_its_title_and_caption(tiny_run):
+    """A map of 20 exit layers is taller than wide; without the limit it leaves its title behind."""
+    with open_page(BROWSER, url_of(tiny_run), size=(1032, 700)) as opened:
+        opened.call("Emulation.setEmulatedMedia", media="print")
+        kept, twin = opened.evaluate(TALL)
+    assert kept <= PAPER < twin, f"{kept:.0f} pixels, {twin:.0f} without the limit, of {PAPER}"
+
+
 def test_page_is_no_wider_than_the_window(page):
     assert page.evaluate("document.documentElement.scrollWidth") == 1280
 

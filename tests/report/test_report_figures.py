@@ -9,6 +9,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from selfspec_cli.report.draw_batches import draw_batches
+from selfspec_cli.report.draw_shapes import draw_measured
 from selfspec_cli.report.figure_style import inline_svg, standalone_svg
 from selfspec_cli.report.figures import NO_PICTURES, draw
 from selfspec_cli.report.write import write_files
@@ -114,3 +116,35 @@ def test_d08_without_matplotlib_only_pictures_are_lost(repo, own_run, how):
     assert page.count("<figcaption>") == 7
     assert not list((own_run / "figures").glob("*.svg")), "a stale picture stayed"
     assert len(list((own_run / "figures").glob("*.csv"))) == 7
+
+
+def test_names_of_many_buckets_do_not_cover_their_lines(tiny_view):
+    """The legend of six buckets stands beside the axes; a narrow figure would put it inside."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(layout="constrained")
+    draw_batches(figure, tiny_view.figure("speedup_by_batch").table)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    names, data = axes.get_legend().get_window_extent(), axes.get_window_extent()
+    assert names.x0 >= data.x1, f"names from {names.x0:.0f}, axes to {data.x1:.0f}"
+    assert names.x1 <= figure.bbox.x1
+    assert data.width > 0.5 * figure.bbox.width
+
+
+def test_bars_of_measured_speedups_are_not_cut():
+    from matplotlib.figure import Figure
+
+    row = {"temperature": 0.0, "predicted_speedup": 1.2, "measured_speedup": 1.1}
+    ends = {"predicted_speedup_low": 0.7, "predicted_speedup_high": 1.6,
+            "measured_speedup_low": 0.8, "measured_speedup_high": 1.5}  # fmt: skip
+    figure = Figure()
+    draw_measured(figure, pd.DataFrame([{**row, **ends}]))
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    assert low < 0.7, f"axes from {low:.2f}"
+    assert high > 1.6, f"axes to {high:.2f}"
+    assert axes.get_ylim() == (low, high), "the diagonal must be one"
+    bare = Figure()
+    draw_measured(bare, pd.DataFrame([row]))
+    assert bare.axes[0].get_xlim()[0] == pytest.approx(0.95), "without intervals 1 is still in it"
