@@ -1,10 +1,11 @@
 """The cost surface: seconds of any round from measured parts, never extrapolated.
 
-    draft_step(L) = embed(1) + prep(1) + layers[0, L)(1) + head(1) + draw
+    draft_step(L) = embed(1) + prep(1) + layers[0, L)(1) + head(1) + draw + between
     verify(L, k)  = embed(1) + prep(1) + layers[0, L)(1)
-                    + prep(k+1) + layers[L, N)(k+1) + head(k+1)
+                    + prep(k+1) + layers[L, N)(k+1) + head(k+1) + between
     round(L, k)   = k * draft_step(L) + verify(L, k) + accept(k+1)
     round(L, 0)   = ar + accept(1)
+    between       = ar - (draft_step(N) without it + accept(1)), at least 0
 
 all at one context, the number of tokens in the cache before the round's first input. A range of
 layers is counted by kind, because local and global attention cost differently. Means over blocks;
@@ -172,6 +173,11 @@ class CostSurface:
         lengths, low, high, share = np.broadcast_arrays(lengths, low, high, share)
         nodes = self._rounds[layers]  # [E, k_max+1, C]
         return (1 - share) * nodes[:, lengths, low] + share * nodes[:, lengths, high]
+
+    @property
+    def between_seconds(self) -> float:
+        """Seconds a plain step takes beyond its parts; in every draft step and verification."""
+        return self._nodes.between
 
     def draft_cost_ratio(self, exit_layer: int, context: float) -> float:
         """Return c(L): one draft step ÷ one plain step at the same context."""

@@ -215,9 +215,10 @@ class BatchLawParts:
         propose_rows(self.policies, self.draft, self.outputs, drafted, [most] * len(drafted))
 
     def accept(self, m: int) -> None:
-        """Settle m - 1 drafts a row, commit, roll back; without drafts there are only books."""
+        """Settle m - 1 drafts a row, commit, roll back; without drafts commit one token a row."""
         if m == 1:
-            self.decoder.rewind(1)
+            first = [output[:1] for output in self.outputs]
+            self.decoder.commit(self.decoder.running, first)
             return
         drafted = [own[: m - 1] for own in self.drafted]
         verdicts = settle_rows(self.policies, self.target[:, :m], self.outputs, drafted)

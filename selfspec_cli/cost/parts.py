@@ -3,8 +3,11 @@
     draft_step(L) = embed + prep(1) + layers[0, L)(1) + head(1) + draw
     verify(L, k)  = embed + prep(1) + layers[0, L)(1) + prep(k+1) + layers[L, N)(k+1) + head(k+1)
     round(L, k)   = k · draft_step(L) + verify(L, k) + accept(k+1)
+    plain step    = draft_step(N) + accept(1)
 
-Beside them stands `prefill`: what of a request comes before its first round, the prompt and x_0.
+Timed one by one the parts of a plain step fall a little short of it; what is missing is added to
+every draft step and verification (`analysis.cost_nodes`). Beside them stands `prefill`: what of a
+request comes before its first round, the prompt and x_0.
 Each part is a call on real weights with the cache filled to a context; whatever it moves (cache
 pointers, committed tokens) is put back before the next call. This module has the parts of one row;
 `batch_parts` those of several.
@@ -221,7 +224,12 @@ class LawParts:
                 part="head", law=law, positions=m, context=context, step=partial(self.head, m)
             )
             yield Task(
-                part="accept", law=law, positions=m, context=context, step=partial(self.accept, m)
+                part="accept",
+                law=law,
+                positions=m,
+                context=context,
+                step=partial(self.accept, m),
+                restore=partial(self.decoder.rewind, 1) if m == 1 else None,
             )
 
     def head(self, m: int) -> Tensor:
@@ -244,12 +252,14 @@ class LawParts:
         return draw(kept, float(self.policy.uniforms(1)))
 
     def accept(self, m: int) -> None:
-        """Settle m - 1 drafts, commit, roll back. Without drafts a round only keeps its books."""
-        if m > 1:
-            drafted = self.drafted[: m - 1]
-            verdict = self._verdict(drafted)
-            # The decoder's own commit: a copy of it here would be timed instead.
-            self.decoder.commit([*drafted[: verdict.num_accepted], verdict.next_token])
+        """Settle m - 1 drafts, commit, roll back. Without drafts there is one token to commit."""
+        # The decoder's own commit: a copy of it here would be timed instead.
+        if m == 1:
+            self.decoder.commit(self.decoder.output[:1])
+            return
+        drafted = self.drafted[: m - 1]
+        verdict = self._verdict(drafted)
+        self.decoder.commit([*drafted[: verdict.num_accepted], verdict.next_token])
         self.decoder.rewind(1)
 
     def _verdict(self, drafted: list[int]) -> Verdict:

@@ -52,6 +52,9 @@ class CostSummary:
     """How rounds are priced: parts, corrected or whole_rounds."""
     cost_model_error: float | None
     """Median |predicted ÷ measured - 1| over held-out whole rounds."""
+    between_seconds: float
+    """What a plain step takes beyond its parts timed alone; in every draft step and verification
+    (s)."""
     ar_spread: float
     """Standard deviation over blocks ÷ mean of a plain step, at the worst context."""
     round_spread: float
@@ -117,6 +120,7 @@ def summarise(
         ),
         mode=fit.mode,
         cost_model_error=fit.cost_model_error,
+        between_seconds=surface.between_seconds,
         ar_spread=spread["ar_worst"],
         round_spread=spread["round"],
         stable=not surface.unstable,

@@ -268,6 +268,43 @@ def test_twin_resampling_parts_apart_overstates_the_ratio_error():
     assert np.std(ratios) > 0.01, f"twin spread {np.std(ratios):.4f}"
 
 
+def with_cold_steps(between):
+    """Rows where a plain step takes `between` seconds more than its parts, timed warm."""
+    rows = cost_rows()
+    plain = rows["part"] == "ar"
+    factor = rows["block"].map(dict(enumerate(BLOCK_FACTORS)))
+    whole = rows["context"].map(ar_cost) + ACCEPT_S + between
+    return rows.assign(seconds=rows["seconds"].where(~plain, whole * factor))
+
+
+def test_what_a_step_has_beyond_its_parts_is_in_each_pass_of_a_round():
+    """A draft step through all layers is a plain step; k drafts and a verification carry it k + 1
+    times. Without it every round would be too cheap beside the plain step."""
+    surface = make_surface(with_cold_steps(0.3))
+    assert surface.between_seconds == pytest.approx(0.3, rel=1e-9)
+    assert surface.draft_cost_ratio(6, 128) * surface.ar_seconds(128) == pytest.approx(
+        ar_cost(128) + 0.3, rel=1e-9
+    )
+    draft, verify, _ = hand_round(3, 4, 128)
+    found = float(surface.round_seconds([3], 4, 128)[0])
+    assert found == pytest.approx(4 * (draft + 0.3) + verify + 0.3 + ACCEPT_S, rel=1e-9), found
+    whole = surface.with_whole_rounds(whole_rounds([(3, 4, 128)]))
+    assert whole.between_seconds == surface.between_seconds
+
+
+def test_parts_that_exceed_the_step_are_noise_and_take_nothing_away():
+    surface = make_surface(with_cold_steps(-0.5))
+    assert surface.between_seconds == 0.0
+    found = float(surface.round_seconds([3], 4, 128)[0])
+    assert found == pytest.approx(hand_round(3, 4, 128)[2], rel=1e-12), found
+
+
+def test_one_slow_context_does_not_reach_the_rounds_of_the_others():
+    rows = with_cold_steps(0.3)
+    rows.loc[(rows["part"] == "ar") & (rows["context"] == 512), "seconds"] *= 3
+    assert make_surface(rows).between_seconds == pytest.approx(0.3, rel=1e-9)
+
+
 def test_relative_spread_and_unstable():
     """Blocks at 1.0, 1.1 and 0.9 spread by exactly 10 %; wider ones are called unstable."""
     assert make_surface().relative_spread()["ar"] == pytest.approx(0.1, rel=1e-9)

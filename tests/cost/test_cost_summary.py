@@ -21,11 +21,11 @@ ROWS = [  # part, exit_layer, positions, context, seconds: a plain step of 20 ms
     ("layers/full_attention", 10, 3, 64, 0.018),
     ("head", None, 1, None, 0.008),
     ("head", None, 3, None, 0.012),
-    ("draw", None, 1, None, 0.0007),
+    ("draw", None, 1, None, 0.0016),
     ("accept", None, 1, None, 0.0001),
     ("accept", None, 3, None, 0.0010),
 ]
-DRAFT_S = 0.0001 + 0.0002 + 0.4 * 0.010 + 0.008 + 0.0007  # L = 4
+DRAFT_S = 0.0001 + 0.0002 + 0.4 * 0.010 + 0.008 + 0.0016  # L = 4
 VERIFY_S = 0.0001 + 0.0002 + 0.4 * 0.010 + 0.0003 + 0.6 * 0.018 + 0.012  # L = 4, k = 2
 LAW_FREE = ("embed", "prep", "layers/full_attention")
 
