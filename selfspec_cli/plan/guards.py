@@ -37,7 +37,7 @@ def disabling(guard: Guard) -> bool:
 
     Prefill is the same on both sides, so it dilutes a gain but cannot turn it into a loss: a
     request speedup below the margin is a warning, one below 1 means that decoding loses. A step far
-    above the bandwidth floor says that there is little room, but the speedup was measured all the
+    above the bandwidth floor says that there is less room, but the speedup was measured all the
     same.
     """
     if guard.name == "request_speedup":
@@ -68,6 +68,6 @@ def _not_bandwidth_bound(ratio: float | None) -> Guard | None:
         return None
     told = (
         f"a plain step takes {ratio:.1f} times the bandwidth floor: decoding does not wait for "
-        "memory, so speculation has little room"
+        "memory, which leaves speculation less room"
     )
     return Guard(name="not_bandwidth_bound", value=ratio, limit=MAX_FLOOR_RATIO, text=told)

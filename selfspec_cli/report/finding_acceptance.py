@@ -72,8 +72,13 @@ def _needed(rule: Rule) -> str:
 
 
 def falls_with_temperature(evidence: Evidence) -> Iterator[Finding]:
-    """At the layer where acceptance falls most from the lowest to the highest temperature."""
+    """At the layer where acceptance falls most from the lowest to the highest temperature.
+
+    Only layers that rules may choose: what happens at those observed beyond concerns nobody.
+    """
     table = evidence.by_layer
+    if not table.empty:
+        table = table.loc[table["exit_layer"].isin(evidence.plan.settings.exit_layers)]
     if table.empty or table["temperature"].nunique() < 2:
         return
     ends = [table["temperature"].min(), table["temperature"].max()]

@@ -105,7 +105,7 @@ def not_bandwidth_bound(evidence: Evidence) -> Iterator[Finding]:
     if costs.floor_ratio is not None and costs.floor_ratio > FAR_FROM_FLOOR:
         yield Finding(
             code="not_bandwidth_bound",
-            symptom="Plain decoding does not wait for memory, so speculation has little room.",
+            symptom="Plain decoding does not wait for memory, which leaves speculation less room.",
             evidence=f"A plain step takes {milliseconds(costs.ar_step_s)}, reading its bytes would "
             f"take {milliseconds(costs.bandwidth_floor_s)}: {number(costs.floor_ratio, 1)} times "
             f"the floor; {FAR_FROM_FLOOR:g} is the limit.",

@@ -138,6 +138,18 @@ def test_acceptance_that_falls_with_temperature(evidence):
     assert "50 % at T=0.7" in found[0].evidence
 
 
+def test_a_fall_at_a_layer_that_no_rule_may_choose_is_not_named(evidence):
+    hot = evidence.by_layer["temperature"] > 0
+    table = evidence.by_layer.copy()
+    table.loc[hot, ["accept_prob_mean", "low", "high"]] = [0.5, 0.45, 0.55]
+    beyond = max(evidence.plan.settings.exit_layers) + 1
+    outside = table.assign(exit_layer=beyond).drop_duplicates("temperature")
+    assert codes(replace(evidence, by_layer=outside)) == [], f"L={beyond} was only observed"
+    found = find(replace(evidence, by_layer=pd.concat([table, outside], ignore_index=True)))
+    assert [finding.code for finding in found] == ["falls_with_temperature"]
+    assert f"L={beyond}:" not in found[0].evidence
+
+
 def test_two_peaks_are_reported_with_both_ends(evidence):
     shares = np.array([0.5, 0.02, 0.03, 0.45])
     peaked = AcceptedLengths(
