@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from selfspec_cli.analysis.cost_fit import CostFit
 from selfspec_cli.errors import ComparisonError
 from selfspec_cli.gate.side import Side
 from selfspec_cli.plan.document_origin import OWN_COSTS
@@ -76,9 +77,24 @@ def _steadiness(side: Side) -> str:
     return f"unstable ({', '.join(laws)})" if laws else _STEADY
 
 
+def priced_otherwise(base: Side, new: Side) -> tuple[str, ...]:
+    """Return the laws whose rounds the two runs do not price the same way, sorted."""
+    old, now = base.inputs.costs.fits, new.inputs.costs.fits
+    return tuple(law for law in sorted({*old, *now}) if _pricing(old, law) != _pricing(now, law))
+
+
+def _pricing(fits: Mapping[str, CostFit], law: str) -> str:
+    return fits[law].mode if law in fits else "not timed"
+
+
 def other_differences(base: Side, new: Side) -> tuple[Difference, ...]:
     """Return what differs besides, and may well be what the comparison is about."""
-    return _differences(_other(base), _other(new))
+    old, now = base.inputs.costs.fits, new.inputs.costs.fits
+    pricing = [
+        Difference(key=f"pricing of {law} rounds", base=_pricing(old, law), new=_pricing(now, law))
+        for law in priced_otherwise(base, new)
+    ]
+    return (*_differences(_other(base), _other(new)), *pricing)
 
 
 def _must_agree(side: Side) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from selfspec_cli.gate.comparable import (
     check_comparable,
     foreign_timing,
     other_differences,
+    priced_otherwise,
 )
 from selfspec_cli.gate.pairing import CostError, Paired, paired_p99, paired_rate, paired_speedup
-from selfspec_cli.gate.side import CELL, Side, cost_errors, load_side
+from selfspec_cli.gate.side import CELL, Side, cost_errors, load_side, pricing_errors
 from selfspec_cli.plan import text
 from selfspec_cli.plan.rules import cell_of
 from selfspec_cli.plan.traffic import BUCKET, key_of
@@ -171,11 +172,13 @@ def _costs(base: Side, new: Side, pairs: pd.DataFrame, bucket: np.ndarray) -> li
     shared = base.cost_sha256 is not None and base.cost_sha256 == new.cost_sha256
     if shared and not pairs["moved"].any():
         return [[] for _ in range(int(bucket.max()) + 2)]  # one measurement prices both plans
-    found = []
+    found, laws = [], priced_otherwise(base, new)
     for side, run in (("base", base), ("new", new)):
         names = {f"{side}_{name}": name for name in ("on", *CELL, "seconds")}
         rows = pairs[["path_id", "weight", *names]].rename(columns=names)
         found.append(cost_errors(run, rows, bucket))
+        if laws:
+            found.append(pricing_errors(run, rows, bucket, set(laws)))
     return [list(errors) for errors in zip(*found, strict=True)]
 
 

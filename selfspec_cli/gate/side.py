@@ -1,5 +1,6 @@
 """One run as a comparison sees it: what each observed path takes under the run's own plan."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from selfspec_cli.analysis.cost_fit import CostFit
 from selfspec_cli.analysis.evidence import Cell
 from selfspec_cli.analysis.grid_costs import LawCells
 from selfspec_cli.errors import PlanError, StorageError
@@ -20,6 +22,7 @@ from selfspec_cli.plan.rules import cell_of, key_of_rule
 from selfspec_cli.plan.traffic import key_of, path_table
 from selfspec_cli.storage import RunDir, read_table
 
+Floats = npt.NDArray[np.float64]
 CELL = ["exit_layer", "draft_length"]
 
 
@@ -85,21 +88,79 @@ def cost_errors(side: Side, rows: pd.DataFrame, bucket: npt.NDArray[np.int64]) -
         rows: rows of `side.paths`, weighed by their column `weight`.
         bucket: number of the bucket of each row, from 0.
     """
+    blocks = [len(surface.samples.blocks) for surface in side.inputs.costs.surfaces.values()]
+    degrees = float(max(min(blocks, default=2) - 1, 1))
+    walk = _walk_under_rules(side, rows, bucket)
+    if walk.empty:
+        return _shares(rows, bucket, walk, np.zeros(0), degrees)
+    number = np.asarray(walk.groupby(["bucket", *CELL], sort=True).ngroup(), dtype=np.int64)
+    sds = LawCells(walk, number).cost_log_sd(side.inputs.costs.surfaces, side.inputs.seed)
+    return _shares(rows, bucket, walk, sds[number], degrees)
+
+
+def pricing_errors(
+    side: Side, rows: pd.DataFrame, bucket: npt.NDArray[np.int64], laws: Collection[str]
+) -> list[CostError]:
+    """Return what the way the side prices rounds adds to the log speedup; as `cost_errors`.
+
+    Whether a law's sum of parts is corrected turns on a threshold that equal machines pass on
+    either side, and then their rounds differ by the whole correction, however often they were
+    timed. Each way is off by what its held-out rounds show; priced the same way, both are off
+    alike. Rounds that were timed whole bring their own error.
+
+    Args:
+        side: the run.
+        rows: rows of `side.paths`, weighed by their column `weight`.
+        bucket: number of the bucket of each row, from 0.
+        laws: that the other run prices another way.
+
+    Returns:
+        NaN where a law's rounds were never timed whole.
+    """
+    fits = side.inputs.costs.fits
+    by_parts = [law for law in laws if law in fits and fits[law].mode != "whole_rounds"]
+    judged = {law: _held_out_errors(fits[law]) for law in by_parts}
+    sds = {law: _root_mean_square(errors) for law, errors in judged.items()}
+    walk = _walk_under_rules(side, rows, bucket)
+    of_row = np.array([sds.get(str(law), 0.0) for law in walk["law"]], dtype=float)
+    degrees = float(max(min(map(len, judged.values()), default=1), 1))
+    return _shares(rows, bucket, walk, of_row, degrees)
+
+
+def _held_out_errors(fit: CostFit) -> Floats:
+    """Log errors of the rounds that judged a pricing."""
+    ratios = [one.predicted_s / one.measured_s for one in fit.rounds if one.held_out]
+    return np.log(np.asarray(ratios, dtype=float))
+
+
+def _root_mean_square(errors: Floats) -> float:
+    return float(np.sqrt((errors**2).mean())) if len(errors) else float("nan")
+
+
+def _walk_under_rules(
+    side: Side, rows: pd.DataFrame, bucket: npt.NDArray[np.int64]
+) -> pd.DataFrame:
+    """Walk rows of the paths whose rule is on, at its cell, with bucket and weighed seconds."""
+    on = rows["on"].to_numpy(dtype=bool)
+    seconds = (rows["weight"] * rows["seconds"])[on]
+    chosen = rows.loc[on, ["path_id", *CELL]].assign(bucket=bucket[on], seconds=seconds)
+    walk = side.at_cells(chosen).drop(columns=["seconds", *CELL], errors="ignore")
+    return chosen.set_index("path_id").join(walk, how="inner")
+
+
+def _shares(
+    rows: pd.DataFrame,
+    bucket: npt.NDArray[np.int64],
+    walk: pd.DataFrame,
+    sds: Floats,
+    degrees: float,
+) -> list[CostError]:
+    """Add the errors of walk rows up by their share of a bucket's seconds, and of all, last."""
     num_buckets = int(bucket.max()) + 1 if len(bucket) else 0
     parts = np.zeros(num_buckets)
-    on = rows["on"].to_numpy(dtype=bool)
-    blocks = [len(surface.samples.blocks) for surface in side.inputs.costs.surfaces.values()]
+    np.add.at(parts, walk["bucket"].to_numpy(dtype=np.int64), walk["seconds"].to_numpy() * sds)
     seconds = (rows["weight"] * rows["seconds"]).to_numpy(dtype=float)
-    if on.any():
-        chosen = rows.loc[on, ["path_id", *CELL]].assign(bucket=bucket[on], seconds=seconds[on])
-        walk = side.at_cells(chosen).drop(columns=["seconds"], errors="ignore")
-        merged = chosen.set_index("path_id").join(walk.drop(columns=CELL), how="inner")
-        groups = merged.groupby(["bucket", *CELL], sort=True)
-        number = np.asarray(groups.ngroup(), dtype=np.int64)
-        sds = LawCells(merged, number).cost_log_sd(side.inputs.costs.surfaces, side.inputs.seed)
-        np.add.at(parts, merged["bucket"].to_numpy(), merged["seconds"].to_numpy() * sds[number])
     whole = np.bincount(bucket, weights=seconds, minlength=num_buckets)
-    degrees = float(max(min(blocks, default=2) - 1, 1))
     shares = [*(parts / np.maximum(whole, 1e-300)), parts.sum() / max(whole.sum(), 1e-300)]
     return [CostError(log_sd=float(share), degrees=degrees) for share in shares]
 
