@@ -105,7 +105,7 @@ def test_a_verifier_that_resamples_from_p_breaks_the_law_alone(check, monkeypatc
     report = check()
     assert differing(report) == ["law"], report.parts
     assert report.exit_code == 1
-    assert "first token of real rounds" in faults(report, "law")
+    assert "tokens that replaced a draft" in faults(report, "law")
     assert "p-value" in faults(report, "law")
 
 
