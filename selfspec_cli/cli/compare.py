@@ -32,6 +32,9 @@ def compare(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="No table: the answer alone.")
+    ] = False,
 ) -> None:
     """Compare two runs on the same traces, request by request: no model, no torch.
 
@@ -57,20 +60,22 @@ def compare(
         document = {**comparison_document(found), "outcome": outcome, "checks": checks}
         typer.echo(json.dumps(document, allow_nan=False))
     else:
-        _show(found, report.checks)
+        _show(found, report.checks, quiet=quiet)
     if limits and report.exit_code:
         raise typer.Exit(EXIT_DIFFERS if report.outcome == "fail" else EXIT_NO_EVIDENCE)
 
 
-def _show(found: "Comparison", checks: "tuple[Check, ...]") -> None:
+def _show(found: "Comparison", checks: "tuple[Check, ...]", *, quiet: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
     from selfspec_cli.report.format import shown
 
     console = Console(highlight=False, soft_wrap=False)
-    console.print(_table(found))
-    lines = [*_notes(found), *_check_lines(checks), _answer(found)]
+    if not quiet:
+        console.print(_table(found))
+    notes = [] if quiet else _notes(found)
+    lines = [*notes, *_check_lines(checks), _answer(found)]
     for line in lines:
         console.print(Text(shown(line)))
 
@@ -153,7 +158,8 @@ def _answer(found: "Comparison") -> str:
     if total.measured is not None:
         parts.append(f"measured {timing_words(found, total.measured)}")
     parts.append(f"tested acceptance {words(total.acceptance)}")
-    if found.timing_judged:
-        parts.append(f"decode seconds of the first run / the second {ratio(total.seconds_ratio)}")
+    if found.timing_judged and total.seconds_ratio:
+        took = ratio(1 / total.seconds_ratio)
+        parts.append(f"the second run takes {took} the decode seconds of the first")
     changed = plural(len(found.changed), "rule")
     return f"all {plural(total.num_groups, 'request')}: {'; '.join(parts)}; {changed} changed"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from selfspec_cli.plan.document import PlanDocument, Rule
+from selfspec_cli.plan.document import PlanDocument
 from selfspec_cli.report.format import percent, percent_interval, plural, ratio_with_interval, shown
 from selfspec_cli.report.rule_rows import by_traffic
 
@@ -129,22 +129,20 @@ def _negated(value: float | None) -> float | None:
 def next_command(plan: PlanDocument, manifest: Mapping[str, Any], run_name: str) -> str:
     """Return the command that helps most now.
 
-    Without a verdict and with requests left in the traces: measure more of them. Otherwise: let the
-    plan explain its largest enabled bucket, or the largest of all.
+    Without a verdict and with requests left in the traces: measure more of them. Where something is
+    enabled: the gate, which asks all that a rollout needs. Otherwise: let the plan explain its
+    largest bucket.
     """
     left = manifest.get("read", {}).get("skipped", {}).get(NOT_DRAWN)
     if plan.verdict == "no verdict" and left:
         return _more_requests(manifest, left)
-    first = _to_explain(plan)
+    if plan.total.num_enabled:
+        return shlex.join(["selfspec", "gate", run_name])
+    first = next(iter(by_traffic(plan.rules)), None)
     command = ["selfspec", "plan", run_name]
     if first is not None and shown(first.task) == first.task:
         command += ["--explain", first.task]
     return shlex.join(command)
-
-
-def _to_explain(plan: PlanDocument) -> Rule | None:
-    ordered = by_traffic(plan.rules)
-    return next((rule for rule in ordered if rule.enabled), ordered[0] if ordered else None)
 
 
 def _more_requests(manifest: Mapping[str, Any], left: Any) -> str:

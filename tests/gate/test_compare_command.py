@@ -58,6 +58,25 @@ def test_a_table_on_one_screen_that_labels_cannot_break(compare, runs):
     assert len(set(places)) == len(places) == 4, "two buckets look alike"
 
 
+def test_quiet_leaves_the_answer_and_what_was_asked(compare, runs):
+    code, out, _ = compare(*runs, "-q", "--fail-on", "speedup:-3%")
+    assert code == 1
+    assert out.startswith("FAIL: speedup")
+    assert "all 28 requests: " in out
+    assert "task, prompt" not in out
+    assert "differs: " not in out
+
+
+def test_seconds_point_the_same_way_as_the_speedup(compare, runs):
+    """A slower second run takes more of the first's seconds, not less."""
+    _, out, _ = compare(*runs, "--json")
+    ratio = json.loads(out)["total"]["seconds_ratio"]
+    assert ratio < 1, "the second run accepts less"
+    _, out, _ = compare(*runs, "-q")
+    told = " ".join(out.split())
+    assert f"the second run takes {1 / ratio:.2f}x the decode seconds of the first" in told
+
+
 def test_json_is_one_strict_document(compare, runs):
     code, out, _ = compare(*runs, "--json", "--fail-on", "acceptance:-0.02")
     assert code == 1

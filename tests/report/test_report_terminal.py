@@ -42,7 +42,7 @@ def test_the_last_sentence_answers_everything(tiny_view, tiny_run):
     assert last.startswith("Enable speculation in 2 of 4 buckets")
     assert f"saves {tiny_view.verdict.saved} of the decode time" in last
     assert str(tiny_run / "report.html") in last
-    assert last.endswith(f"next: selfspec plan {tiny_run} --explain code")
+    assert last.endswith(f"next: selfspec gate {tiny_run}")
 
 
 def test_facts_of_the_run_are_named(tiny_view):

@@ -13,6 +13,7 @@ from selfspec_cli.errors import PlanError, RunDirError, StorageError
 from selfspec_cli.report.figure_view import COSTS, MAP, MEASURED, POSITIONS
 from selfspec_cli.report.figure_view import LAYERS as BY_LAYER
 from selfspec_cli.report.figure_view import LENGTHS as ACCEPTED
+from selfspec_cli.report.verdict import next_command
 from selfspec_cli.report.view import build_view
 from selfspec_cli.storage import read_table
 
@@ -98,7 +99,10 @@ def test_verdict_carries_the_plans_numbers(tiny_view):
     assert verdict.buckets == f"{total.num_enabled} of {total.num_buckets}" == "2 of 4"
     assert verdict.saved_estimate == -total.decode_time_change.estimate > 0.05
     assert f"{100 * verdict.saved_estimate:.0f} %" in verdict.sentence
-    assert verdict.next_command == "selfspec plan tiny --explain code"
+    assert verdict.next_command == "selfspec gate tiny"
+    off = total.model_copy(update={"num_enabled": 0})
+    nothing = tiny_view.plan.model_copy(update={"total": off, "verdict": "do not enable"})
+    assert next_command(nothing, {}, "tiny") == "selfspec plan tiny --explain chat"
 
 
 def test_takes_are_the_buckets_that_are_off(tiny_view):
