@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from selfspec_cli.report.diagnose import Diagnosis
     from selfspec_cli.report.finding_types import Finding
+    from selfspec_cli.report.second_trace import TrafficComparison
 
 
 def doctor(
@@ -24,6 +25,15 @@ def doctor(
             "rounds. The run's acceptance is held against it.",
         ),
     ] = None,
+    traffic: Annotated[
+        Path | None,
+        typer.Option(
+            "--traffic",
+            metavar="RUN",
+            help="Run of the same model on a second trace. Tested acceptance of the plan's cells "
+            "is held against it, bucket by bucket.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Symptoms only.")] = False,
 ) -> None:
@@ -32,12 +42,14 @@ def doctor(
     Example: selfspec doctor reports/quickstart
 
     Reads the run's files, the most serious finding comes first; writes nothing. A run that ended
-    early is read as far as it came. Exit codes: 0 read, whatever was found; 2 usage or input error.
+    early is read as far as it came. With --traffic each task and temperature is above the second
+    trace, not above it, or without a verdict. Exit codes: 0 read, whatever was found; 2 usage or
+    input error, or runs of two models.
     """
     from selfspec_cli.report.diagnose import diagnose
     from selfspec_cli.report.production import read_production
 
-    found = diagnose(run, None if metrics is None else read_production(metrics))
+    found = diagnose(run, None if metrics is None else read_production(metrics), traffic)
     if as_json:
         typer.echo(json.dumps(_document(found), allow_nan=False))
         return
@@ -53,6 +65,7 @@ def _document(found: "Diagnosis") -> dict[str, object]:
         "run": found.name,
         "status": found.status,
         "findings": [asdict(finding) for finding in found.findings],
+        "traffic": None if found.traffic is None else asdict(found.traffic),
     }
 
 
@@ -61,11 +74,12 @@ def _print(found: "Diagnosis", console: "Console", *, quiet: bool) -> None:
 
     if not found.findings:
         console.print(Text("No findings: the files of this run show no known problem."))
-        return
     for number, finding in enumerate(found.findings, start=1):
         console.print(Text(f"{number}. {finding.symptom} [{finding.code}]", style="bold"))
         if not quiet:
             _print_rest(finding, console)
+    if found.traffic is not None and not quiet:
+        _print_traffic(found.traffic, console)
 
 
 def _print_rest(finding: "Finding", console: "Console") -> None:
@@ -76,3 +90,18 @@ def _print_rest(finding: "Finding", console: "Console") -> None:
     for name, text in parts.items():
         line = Text(f"{name}: ", style="dim").append(text, style="not dim")
         console.print(Padding(line, (0, 0, 0, 3), expand=False))
+
+
+def _print_traffic(found: "TrafficComparison", console: "Console") -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from selfspec_cli.report.finding_traffic import row_text
+    from selfspec_cli.report.format import shown
+
+    source = shown(found.source, 60)
+    console.print(Text(f"Tested acceptance at the plan's cells, here and in {source}:"))
+    for row in found.rows:
+        console.print(Padding(Text(row_text(row)), (0, 0, 0, 3), expand=False))
+    if not found.rows:
+        console.print(Text("   no verdict (the plan names no cell)"))

@@ -17,8 +17,10 @@ from selfspec_cli.report.figure_data import (
     predicted_measured,
     rule_lengths,
 )
-from selfspec_cli.report.finding_types import Finding, Production
+from selfspec_cli.report.finding_types import Evidence, Finding, Production
 from selfspec_cli.report.findings import find
+from selfspec_cli.report.second_run import second_walk
+from selfspec_cli.report.second_trace import TrafficComparison, compare_traffic
 from selfspec_cli.report.tables import RunTables, read_run
 from selfspec_cli.storage import RunDir
 
@@ -32,6 +34,8 @@ class Diagnosis:
     status: str
     """As the manifest has it: done, or how far it came."""
     findings: tuple[Finding, ...]
+    traffic: TrafficComparison | None = None
+    """What a second trace says; None where none was given."""
 
     @property
     def complete(self) -> bool:
@@ -39,7 +43,9 @@ class Diagnosis:
         return self.status == "done"
 
 
-def diagnose(path: Path, production: Production | None = None) -> Diagnosis:
+def diagnose(
+    path: Path, production: Production | None = None, traffic: Path | None = None
+) -> Diagnosis:
     """Return the findings of a run from its files alone: no model, no torch.
 
     A run that ended before its plan, for example because its output differed, is judged with the
@@ -48,9 +54,11 @@ def diagnose(path: Path, production: Production | None = None) -> Diagnosis:
     Args:
         path: the run directory.
         production: what a server counted, to be held against the run.
+        traffic: a run of the same model on a second trace, to be held against the run.
 
     Raises:
-        RunDirError: `path` holds no run.
+        RunDirError: `path` or `traffic` holds no run.
+        ComparisonError: `traffic` is of another model or tokenizer.
         StorageError: a file is missing, torn or of another schema, or the run was stopped
             before its walk.
         PlanError: plan.yaml is no plan of this version.
@@ -59,11 +67,18 @@ def diagnose(path: Path, production: Production | None = None) -> Diagnosis:
     has_plan = run.artefact(PLAN_FILE).exists() or _lost_its_plan(run)
     tables = read_run(path, None if has_plan else _draft(run))
     evidence = gather(tables, _frames(tables), rule_lengths(tables))
+    second = None if traffic is None else _second(evidence, run, traffic)
     return Diagnosis(
         name=path.resolve().name,
         status=str(run.manifest.get("status", "unknown")),
-        findings=find(replace(evidence, production=production)),
+        findings=find(replace(evidence, production=production, traffic=second)),
+        traffic=second,
     )
+
+
+def _second(evidence: Evidence, run: RunDir, traffic: Path) -> TrafficComparison:
+    rows = compare_traffic(evidence.cells, second_walk(traffic, run.manifest))
+    return TrafficComparison(source=traffic.resolve().name, rows=rows)
 
 
 def _lost_its_plan(run: RunDir) -> bool:

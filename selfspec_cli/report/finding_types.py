@@ -10,6 +10,7 @@ from selfspec_cli.analysis.accepted_lengths import AcceptedLengths
 from selfspec_cli.plan.document import PlanDocument, Rule
 from selfspec_cli.report.format import percent, plural, ratio_with_interval
 from selfspec_cli.report.rule_rows import by_traffic
+from selfspec_cli.report.second_trace import TrafficComparison
 
 GOOD_ACCEPTANCE = 0.6  # the popular "α >= 0.6"; information, the break-even decides
 
@@ -74,6 +75,7 @@ class Evidence:
     """bench.csv, where the run's folder has one."""
     memory: Memory | None = None
     production: Production | None = None
+    traffic: TrafficComparison | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

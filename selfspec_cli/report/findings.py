@@ -15,6 +15,7 @@ from selfspec_cli.report import finding_output as output
 from selfspec_cli.report import finding_production as production
 from selfspec_cli.report import finding_repeats as repeats
 from selfspec_cli.report import finding_shares as shares
+from selfspec_cli.report import finding_traffic as traffic
 from selfspec_cli.report.finding_types import Evidence, Finding
 
 _CHECKS = (
@@ -28,6 +29,7 @@ _CHECKS = (
     costs.prediction_off,
     decodes.pace_changed,
     production.accepts_less,
+    traffic.traffic_accepts_less,
     acceptance.chance_level,
     acceptance.low_acceptance,
     costs.costly,

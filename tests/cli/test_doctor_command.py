@@ -125,3 +125,31 @@ def test_production_far_below_the_run_is_told_by_the_command(tmp_path, capsys):
 def test_a_missing_metrics_file_is_named(poor, tmp_path, capsys):
     assert run_cli("doctor", poor, "--metrics", tmp_path / "none.prom") == 2
     assert "none.prom" in capsys.readouterr().err
+
+
+def test_a_second_trace_is_shown_row_by_row(poor, tmp_path, capsys):
+    later = make_run(tmp_path / "later", {"chat": 0.1}, seed=5, confirm=False)
+    assert run_cli("doctor", poor, "--traffic", later, "--json") == 0
+    document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert document["traffic"]["source"] == "later"
+    outcomes = {row["task"]: row["outcome"] for row in document["traffic"]["rows"]}
+    assert set(outcomes) == {"chat", None}
+    assert "traffic_accepts_less" in [finding["code"] for finding in document["findings"]]
+    assert run_cli("doctor", poor, "--traffic", later) == 0
+    text = capsys.readouterr().out
+    assert "Tested acceptance at the plan's cells, here and in later:" in text
+    assert "points" in text.split("here and in later:")[1]
+    assert run_cli("doctor", poor, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["traffic"] is None
+
+
+def test_a_second_trace_of_another_model_is_refused(poor, tmp_path, capsys):
+    other = make_run(tmp_path / "other", {"chat": 0.25}, requests_per_task=3, tokens=12)
+    file = other / "manifest.json"
+    file.write_text(file.read_text(encoding="utf-8").replace("t" * 64, "u" * 64), encoding="utf-8")
+    assert run_cli("doctor", poor, "--traffic", other) == 2
+    error = capsys.readouterr().err
+    assert "tokenizer_sha256 is tttttttttttt in the run and uuuuuuuuuuuu here" in error
+    assert "Traceback" not in error
+    assert run_cli("doctor", poor, "--traffic", tmp_path / "none") == 2
+    assert "none" in capsys.readouterr().err
