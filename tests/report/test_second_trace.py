@@ -55,7 +55,7 @@ def test_acceptance_above_the_second_trace_is_said_with_its_interval(rule):
     assert found["code"].difference == pytest.approx(0.30)
     text = row_text(found["code"])
     assert text.startswith("code, T=0: 90 % (89 to 91 %; 12 requests) here, 60 % (58 to 62 %; 12")
-    assert "+30 points (27 to 33): above" in text, text
+    assert "+30 points (26 to 34): above" in text, text
     assert found["chat"].outcome == "not_above"
     assert found[None].difference == pytest.approx(0.15)
     back = {row.task: row for row in compare_traffic([(code, rows(code, 116 + wave, 200))], there)}
