@@ -41,7 +41,7 @@ def _cells(line: Line) -> list[str]:
     return [
         plain(words.long_name(line.arm)),
         str(line.batch_size),
-        str(line.num_requests),
+        str(line.num_requests or ""),  # whole batches are timed as one
         number(line.tokens_per_second, 1),
         "1" if line.arm == AR else words.speed(line.speedup),
         words.speed(line.own_speedup) if line.own_speedup else "",

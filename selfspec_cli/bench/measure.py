@@ -11,7 +11,7 @@ import itertools
 import random
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from selfspec_cli.bench.arms import AR, EARLY_EXIT, FORCED, LOOKUP, PLAN, RIVALS
@@ -33,7 +33,6 @@ COLUMNS = (
     "rounds_by_accepted", "gap_max_s", "gap_p50_s", "exact", "peak_memory_bytes", "engine", "order",
 )  # fmt: skip
 """Columns of bench.csv; a row lacks what is not known of it."""
-WARM_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +48,11 @@ class Bench:
     def engine(self) -> str:
         """Name of our engine."""
         return self.setting.loaded.view.engine
+
+    def library_decodes(self, item: Item) -> bool:
+        """Whether the library's own arms decode a request too."""
+        rivals = self.rivals
+        return rivals is not None and rivals.supports(item.request, item.bucket.temperature)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +142,6 @@ def measure_request(bench: Bench, item: Item, repeat: int) -> Found:
     return Found(rows=(plain, *rows), differences=tuple(differences))
 
 
-def warm_up(bench: Bench, item: Item) -> None:
-    """Decode a few tokens with every arm, untimed: first passes take longer than others."""
-    short = replace(item.request, max_tokens=min(item.request.max_tokens, WARM_TOKENS))
-    measure_request(bench, replace(item, request=short), -1)
-
-
 def _begin(bench: Bench, item: Item, repeat: int) -> _Session:
     setting, request = bench.setting, item.request
     longest = max((cell.draft_length for cell in (item.plan, item.forced) if cell), default=0)
@@ -162,7 +160,7 @@ def _order(bench: Bench, item: Item, repeat: int) -> list[str]:
     """Arms between the plain runs, shuffled by a seed of the request's own."""
     arms = [PLAN, *([FORCED] if item.forced else [])]
     rivals = bench.rivals
-    if rivals is not None and rivals.supports(item.request, item.bucket.temperature):
+    if rivals is not None and bench.library_decodes(item):
         arms += [arm for arm in RIVALS if arm not in rivals.refused]
     key = f"{item.request.request_id}/{item.bucket.temperature}/{repeat}/{bench.setting.seed}"
     random.Random(key).shuffle(arms)

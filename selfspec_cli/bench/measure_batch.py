@@ -30,11 +30,6 @@ class Batch:
     """What the plan gives all of them at this batch size; None is plain decoding."""
     forced: Cell | None
 
-    @property
-    def predicted_s(self) -> float:
-        """Share of the items' time that is this batch size's, as far as progress needs it."""
-        return sum(item.predicted_s for item in self.items)
-
 
 def batch_of(decider: Plan, items: Sequence[Item], batch_size: int) -> Batch | None:
     """Return the batch of a bucket's requests; None where they do not fill its rows.

@@ -6,13 +6,15 @@ from typing import Any
 
 from selfspec_cli.bench.arms import EARLY_EXIT, RIVALS
 from selfspec_cli.bench.choose import Chosen, Limits, cells_of, choose_items
-from selfspec_cli.bench.measure import Bench, Found, warm_up
+from selfspec_cli.bench.estimate import Estimate, growth_of, planned_s, within_budget
+from selfspec_cli.bench.measure import Bench, Found
 from selfspec_cli.bench.measure_batch import Batch, batch_of
 from selfspec_cli.bench.memory import Memory, weight_bytes
+from selfspec_cli.bench.probe import probe, probe_steps
 from selfspec_cli.bench.results import BenchRun, bench_rows, difference_document
 from selfspec_cli.bench.rivals import Rivals
 from selfspec_cli.bench.subject import Subject, check_model, check_tokenizer, unknown_place
-from selfspec_cli.bench.turns import Done, take_turns, turns_of
+from selfspec_cli.bench.turns import Done, Window, take_turns, turns_of
 from selfspec_cli.calibrate.inputs import Inputs, load_inputs, load_options
 from selfspec_cli.calibrate.progress import Progress, compile_notes
 from selfspec_cli.cost.clock import Clock
@@ -54,6 +56,7 @@ class _Ready:
     chosen: Chosen
     batches: tuple[Batch, ...]
     bench: Bench
+    window: Window
     fingerprint: dict[str, object]
     notes: tuple[str, ...]
 
@@ -108,16 +111,56 @@ def _prepare(subject: Subject, wish: BenchWish, progress: Progress) -> _Ready:
     chosen = choose_items(subject, inputs.requests, wish.limits)
     if not chosen.items:
         raise TraceError("no request allows two output tokens", where=", ".join(config.traces))
-    batches, few = _batches(subject, chosen, wish.limits)
     progress.note("loading and checking the model")
     bench, notes = _load(options, tokenizer, chosen, (subject, wish), progress)
+    begin_ns = bench.clock.read_ns()
+    progress.note("warming up and timing one request with every arm")
+    estimate = _estimate(subject, bench, chosen, wish.limits)
+    kept = within_budget(chosen, estimate, wish.limits)
+    batches, few = _batches(subject, kept, wish.limits)
+    window = _window(begin_ns, estimate, (kept, batches), wish.limits)
+    progress.note(f"decoding should take about {window.planned_s:.3g} s")
     return _Ready(
         inputs=inputs,
-        chosen=chosen,
+        chosen=kept,
         batches=batches,
         bench=bench,
+        window=window,
         fingerprint=fingerprint,
-        notes=(*inputs.notes, *chosen.notes, *few, *notes),
+        notes=(*inputs.notes, *kept.notes, *few, *notes, *_without_library(bench, kept)),
+    )
+
+
+def _estimate(subject: Subject, bench: Bench, chosen: Chosen, limits: Limits) -> Estimate:
+    """Warm up and time what the run has no measurement of."""
+    begin_ns, growth = bench.clock.read_ns(), growth_of(subject)
+    paces = probe(bench, chosen.items, subject.plan.measured_on.costs.ar_step_s)
+    sizes = [size for size in limits.batch_sizes if size > 1 and size not in growth.steps]
+    steps = probe_steps(bench, subject.decider, chosen, sizes, paces.plain.token_s)
+    return Estimate(
+        paces=paces,
+        growth=replace(growth, steps={**growth.steps, **steps}),
+        setup_s=(bench.clock.read_ns() - begin_ns) * 1e-9,
+        supports=bench.library_decodes,
+    )
+
+
+def _window(
+    begin_ns: int,
+    estimate: Estimate,
+    work: tuple[Chosen, tuple[Batch, ...]],
+    limits: Limits,
+) -> Window:
+    chosen, batches = work
+    repeat_s = planned_s(
+        estimate,
+        chosen.items if 1 in limits.batch_sizes else (),
+        [(batch.batch_size, batch.items) for batch in batches],
+    )
+    return Window(
+        begin_ns=begin_ns,
+        budget_s=limits.budget_s,
+        planned_s=estimate.setup_s + limits.repeats * repeat_s,
     )
 
 
@@ -160,7 +203,7 @@ def _load(
         memory=Memory(loaded.view, ballast),
         rivals=rivals,
     )
-    return bench, (*loaded.notices, *_changed(subject, loaded, chosen, rivals))
+    return bench, (*loaded.notices, *_changed(subject, loaded, rivals))
 
 
 def _rivals(
@@ -190,10 +233,8 @@ def _room_for_copy(loaded: LoadedModel) -> bool:
     return free_bytes(loaded.view.device) > COPY_ROOM * weight_bytes(loaded.view)
 
 
-def _changed(
-    subject: Subject, loaded: LoadedModel, chosen: Chosen, rivals: Rivals | None
-) -> list[str]:
-    """Notes of what is not as the plan was measured, and of what the library's arms leave out."""
+def _changed(subject: Subject, loaded: LoadedModel, rivals: Rivals | None) -> list[str]:
+    """Notes of what is not as the plan was measured, and of arms there is no memory for."""
     plan, notes = subject.plan, []
     here = {"dtype": str(loaded.view.dtype).removeprefix("torch."), "engine": loaded.view.engine}
     there = {"dtype": plan.model.dtype, "engine": plan.measured_on.engine}
@@ -205,26 +246,28 @@ def _changed(
             "the library's own arms are left out: no memory for the second copy of the weights "
             "that they take beside a compiled engine; --engine eager shares one"
         )
-    if rivals is not None:
-        without = sum(
-            not rivals.supports(item.request, item.bucket.temperature) for item in chosen.items
-        )
-        if without:
-            notes.append(
-                f"{without} of {len(chosen.items)} requests are not decoded with the library's own "
-                f"arms ({', '.join(RIVALS)}): those take temperature 0, no penalties, no stop "
-                "strings"
-            )
     return notes
 
 
+def _without_library(bench: Bench, chosen: Chosen) -> list[str]:
+    """A note of the requests that the library's arms do not decode."""
+    without = sum(not bench.library_decodes(item) for item in chosen.items)
+    if bench.rivals is None or not without:
+        return []
+    return [
+        f"{without} of {len(chosen.items)} requests are not decoded with the library's own arms "
+        f"({', '.join(RIVALS)}): those take temperature 0, no penalties, no stop strings"
+    ]
+
+
 def _measure(ready: _Ready, limits: Limits, progress: Progress) -> Done:
-    """Warm up and take every turn."""
+    """Take every turn that the time allows."""
     turns = turns_of(ready.chosen, ready.batches, limits)
-    warm_up(ready.bench, ready.chosen.items[0])
     total = sum(len(turn.items) for turn in turns)
     with progress.stage("decoding with every arm", total) as stage:
-        return take_turns(ready.bench, turns, lambda turn: stage.advance(len(turn.items)))
+        return take_turns(
+            ready.bench, turns, ready.window, lambda turn: stage.advance(len(turn.items))
+        )
 
 
 def _after(ready: _Ready, found: Sequence[Found]) -> list[str]:
@@ -262,7 +305,6 @@ def _document(subject: Subject, wish: BenchWish, ready: _Ready) -> dict[str, Any
         "repeats": limits.repeats,
         "requests_per_bucket": limits.requests,
         "budget_s": limits.budget_s,
-        "predicted_s": ready.chosen.predicted_s,
         "num_requests": len(ready.chosen.items),
         "num_left_out": ready.chosen.num_left_out,
         "price_per_hour": wish.price_per_hour,

@@ -18,6 +18,10 @@ class Taken:
     planned_turns: int
     stopped: str | None
     """Why before the end; None where all was done."""
+    planned_s: float | None = None
+    """Seconds that warm-up and turns should have taken; None where that is not known."""
+    took_s: float | None = None
+    """Seconds from the beginning of the warm-up to the end of the last turn."""
 
     @property
     def partial(self) -> bool:
@@ -39,6 +43,14 @@ class Taken:
             f"measured with every arm{turns}."
         )
 
+    @property
+    def time_sentence(self) -> str:
+        """Say how long it took beside how long it should have; empty where that is not known."""
+        if self.took_s is None:
+            return ""
+        planned = "" if self.planned_s is None else f"planned {_seconds(self.planned_s)}, "
+        return f"Decoding: {planned}took {_seconds(self.took_s)}."
+
     def to_document(self) -> dict[str, Any]:
         """Return its part of bench.json."""
         return {
@@ -47,4 +59,10 @@ class Taken:
             "num_requests_measured": self.requests,
             "num_turns_measured": self.turns,
             "num_turns": self.planned_turns,
+            "planned_s": self.planned_s,
+            "took_s": self.took_s,
         }
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f} s" if value >= 10 else f"{value:.2g} s"

@@ -15,6 +15,8 @@ from selfspec_cli.report.format import NOT_KNOWN, number, ratio, shown
 MAX_BUCKETS = 8  # the largest; bench.html and bench_summary.csv have all
 _MAX_LABEL = 18  # characters of a task's name
 _MIN_LABEL = 8
+_TIMES = ("request P50/95/99 s", "TTFT", "token")
+_WIDE = 100
 _MAX_RIVAL_COLUMNS = 4  # arms beside the plan, of those the table has room for
 
 
@@ -25,11 +27,15 @@ def print_bench(summary: BenchSummary, console: Console) -> None:
         summary: of `summary.summarise`.
         console: where to; its width breaks the lines.
     """
-    console.print(bench_lines(summary))
+    console.print(bench_lines(summary, console.width))
 
 
-def bench_lines(summary: BenchSummary) -> Group:
-    """Return at most about 30 lines of 100 columns."""
+def bench_lines(summary: BenchSummary, width: int = _WIDE) -> Group:
+    """Return at most about 30 lines of `width` columns.
+
+    On a narrow screen the arms' times get a table of their own, and buckets lose the columns that
+    bench.html has too.
+    """
     hidden = len(summary.buckets) - MAX_BUCKETS
     more = [f"... and {hidden} more in bench.html"] if hidden > 0 else []
     starred = (
@@ -37,17 +43,29 @@ def bench_lines(summary: BenchSummary) -> Group:
     )
     notes = [*more, *starred, *words.facts(summary)]
     texts = [Text(shown(line)) for line in (*notes, words.answer(summary))]
-    return Group(_arms(summary), Text(""), _buckets(summary), *texts)
+    return Group(*_arms(summary, width), Text(""), _buckets(summary, width), *texts)
 
 
-def _arms(summary: BenchSummary) -> Table:
+def _arms(summary: BenchSummary, width: int) -> list[Table]:
     price = summary.price_per_hour is not None
     names = [
         "n", "tok/s", "speedup (95 %)", "of own", "request P50/95/99 s", "TTFT", "token",
         *(["per 1k"] if price else []), "slower",
     ]  # fmt: skip
     lines = [line for arm in summary.arms if (line := summary.total(arm))]
-    return _table("all buckets", names, [_arm_cells(line, price=price) for line in lines])
+    rows = [_arm_cells(line, price=price) for line in lines]
+    if _width("all buckets", names, rows) <= width:
+        return [_table("all buckets", names, rows)]
+    times = [at for at, name in enumerate(names) if name in _TIMES]
+    rest = [at for at in range(len(names)) if at not in times]
+    return [
+        _table(
+            first,
+            [names[at] for at in some],
+            [[row[0], *(row[at + 1] for at in some)] for row in rows],
+        )
+        for first, some in (("all buckets", rest), ("times", times))
+    ]
 
 
 def _arm_cells(line: Line, *, price: bool) -> list[str]:
@@ -78,7 +96,7 @@ def _slow(line: Line | None) -> str:
     return f"{len(line.slower)}/{line.num_compared}"
 
 
-def _buckets(summary: BenchSummary) -> Table:
+def _buckets(summary: BenchSummary, width: int) -> Table:
     """The largest buckets at the smallest batch size, a rival over its own plain decoding."""
     others = [arm for arm in summary.arms if arm not in (AR, PLAN, GENERATE)][:_MAX_RIVAL_COLUMNS]
     heads = [words.short_name(arm) + ("*" if arm in RIVALS else "") for arm in others]
@@ -87,7 +105,18 @@ def _buckets(summary: BenchSummary) -> Table:
     rows = [
         _bucket_cells(summary, bucket, size, others) for bucket in summary.buckets[:MAX_BUCKETS]
     ]
+    for spare in ("tok/s", *reversed(heads)):
+        if _width("task", names, rows) > width:
+            at = names.index(spare)
+            names = [name for name in names if name != spare]
+            rows = [[*row[: at + 1], *row[at + 2 :]] for row in rows]
     return _table("task", names, rows)
+
+
+def _width(first: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Columns that a table takes with nothing cut, one apart."""
+    label, *columns = zip((first, *names), *rows, strict=True)
+    return max(_MIN_LABEL, *map(len, label)) + sum(1 + max(map(len, column)) for column in columns)
 
 
 def _bucket_cells(

@@ -1,4 +1,4 @@
-"""Take the turns of a bench, one request or batch each, and keep what is done if it ends early.
+"""Take the turns of a bench, one request or batch each; what is done stays if it ends early.
 
 A turn decodes with every arm, so whatever is kept compares all arms over the same requests. The
 turns go repeat by repeat, so that a drifting machine slows all arms alike.
@@ -30,6 +30,17 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The time that the turns have."""
+
+    begin_ns: int
+    """Reading of the bench's clock before the warm-up, whose time counts too."""
+    budget_s: float
+    planned_s: float
+    """What it should take, from `begin_ns` to the end of the last turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """What the turns found."""
 
@@ -58,12 +69,17 @@ def turns_of(chosen: Chosen, batches: Sequence[Batch], limits: Limits) -> tuple[
     )
 
 
-def take_turns(bench: Bench, turns: Sequence[Turn], told: Callable[[Turn], object]) -> Done:
-    """Take the turns; a signal ends them early, and what was done is returned with it.
+def take_turns(
+    bench: Bench, turns: Sequence[Turn], window: Window, told: Callable[[Turn], object]
+) -> Done:
+    """Take the turns until their time is spent, at least one.
+
+    A signal ends them early, and what was done is returned with it.
 
     Args:
         bench: what decodes.
         turns: of `turns_of`.
+        window: the time that they have.
         told: called after each turn.
 
     Raises:
@@ -73,6 +89,8 @@ def take_turns(bench: Bench, turns: Sequence[Turn], told: Callable[[Turn], objec
     signal: BaseException | None = None
     try:
         for turn in turns:
+            if found and _spent_s(bench, window) >= window.budget_s:
+                break
             found.append(turn.take(bench))
             told(turn)
     except Exception:
@@ -81,18 +99,22 @@ def take_turns(bench: Bench, turns: Sequence[Turn], told: Callable[[Turn], objec
         if not found:
             raise
         signal = stop
-    stopped = None if signal is None else INTERRUPTED
-    return Done(found=tuple(found), taken=_taken(turns, len(found), stopped), signal=signal)
-
-
-def _taken(turns: Sequence[Turn], done: int, stopped: str | None) -> Taken:
-    return Taken(
-        requests=_requests(turns[:done]),
+    spent = f"the time budget of {window.budget_s:g} s is spent"
+    stopped = spent if signal is None else INTERRUPTED
+    taken = Taken(
+        requests=_requests(turns[: len(found)]),
         planned_requests=_requests(turns),
-        turns=done,
+        turns=len(found),
         planned_turns=len(turns),
-        stopped=stopped if done < len(turns) else None,
+        stopped=stopped if len(found) < len(turns) else None,
+        planned_s=window.planned_s,
+        took_s=_spent_s(bench, window),
     )
+    return Done(found=tuple(found), taken=taken, signal=signal)
+
+
+def _spent_s(bench: Bench, window: Window) -> float:
+    return (bench.clock.read_ns() - window.begin_ns) * 1e-9
 
 
 def _requests(turns: Sequence[Turn]) -> int:

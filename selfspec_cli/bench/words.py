@@ -134,6 +134,8 @@ def facts(summary: BenchSummary) -> Iterator[str]:
     yield from _slower(summary)
     yield from _exactness(summary)
     yield from _memory(summary)
+    if summary.taken is not None and summary.taken.time_sentence:
+        yield summary.taken.time_sentence
     yield (
         f"Totals are weighted by {summary.weighted_by}; intervals: 95 %, over groups of requests."
     )

@@ -57,7 +57,7 @@ def bench(
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="Requests decoded a bucket.")] = 8,
     budget_s: Annotated[
-        float, typer.Option("--budget-s", help="Seconds that decoding may take, predicted.")
+        float, typer.Option("--budget-s", help="Seconds of decoding, planned for and kept to.")
     ] = 120.0,
     repeats: Annotated[int, typer.Option(min=1, help="Times each arm is decoded.")] = 1,
     price_per_hour: Annotated[

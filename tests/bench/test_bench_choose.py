@@ -82,21 +82,6 @@ def test_every_bucket_gets_its_number_one_request_a_group(plan):
     assert names(other) != names(chosen), "the seed decides nothing"
 
 
-def test_a_budget_is_spent_in_turn_over_the_buckets(plan):
-    requests = [request(f"{task}{i}", task) for task in ("chat", "code") for i in range(9)]
-    whole = choose_items(subject(plan), requests, LIMITS)
-    each = whole.items[0].predicted_s
-    tight = choose_items(subject(plan), requests, replace(LIMITS, budget_s=whole.predicted_s / 2.9))
-    assert {len(own) for own in names(tight).values()} == {1}, names(tight)
-    assert len(names(tight)) == 4, "a bucket was left out for another's second request"
-    assert tight.num_left_out == 8
-    step = plan.measured_on.costs.ar_step_s
-    median = plan.traces.output_window.median_tokens
-    # greedy items come with three decodes of the library's: 7 decodes, else 4
-    greedy = [i.predicted_s for i in whole.items if i.bucket.temperature == 0]
-    assert greedy[0] == pytest.approx(7 * step * min(40, median)), f"{each} s predicted"
-
-
 def test_requests_that_decode_nothing_are_left_out_and_counted(plan):
     requests = [request("short", max_tokens=1), request("long")]
     chosen = choose_items(subject(plan), requests, LIMITS)

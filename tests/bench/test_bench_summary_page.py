@@ -120,6 +120,7 @@ def test_markdown_has_every_arm_and_no_markup_of_labels(hostile):
     assert len({line.count(" | ") for line in rows}) == 1, "a label must not add a column"
     assert len(rows) == len(hostile.totals) + len(hostile.lines) + 1 + len(hostile.buckets)
     assert "| plan | 1 | 9 | 2.5 | 0.50x" in text, text[:600]
+    assert "| plain decoding | 8 |  | 80.0 | 1 |" in text, "a whole batch has no n, not 0"
 
 
 def test_the_verdict_is_the_plans_and_comes_first():
@@ -143,6 +144,14 @@ def test_numbers_of_the_page_are_those_of_the_summary():
     assert [float(a["data-speedup"]) for a in plan] == pytest.approx([2.0, 2.0])
     assert "Greedy output equals plain decoding (120 compared)" in tree.text
     assert "n = 60, needs 300" in render(summarise(bench_table(rows_of(n=60)), 3.6))
+
+
+def test_a_whole_batch_shows_no_count_of_requests():
+    """It is timed as one: "n 0" beside 80 tokens/s read as if nothing had been decoded."""
+    text = render(summarise(bench_table([*rows_of(), whole_batch()]), None))
+    row = re.search(r'<tr class="arm" data-arm="ar" data-batch="8".*?</tr>', text, re.DOTALL)[0]
+    assert "<td>8</td><td></td><td></td><td></td><td>80.0</td>" in row, row
+    assert "whole batches, which are timed as one and have no n" in text
 
 
 def test_what_an_earlier_bench_left_is_removed(tmp_path):

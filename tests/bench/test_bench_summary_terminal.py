@@ -41,6 +41,22 @@ def test_a_screen_of_100_columns_with_the_largest_buckets_first():
     assert "Batch 8: plain 80.0 tokens/s, plan 0.50x." in lines
 
 
+def test_80_columns_keep_names_numbers_and_slower():
+    """The twin is one table whatever the width: it cut the arms' names and the last column."""
+    lines = printed(many(3), price=3.6, width=80)
+    assert max(map(len, lines)) <= 80
+    for name in ("plain", "plan", "forced on", "HF lookup", "HF exit", "HF plain"):
+        both = [line for line in lines[: lines.index("")] if line.startswith(f"{name} ")]
+        assert len(both) == 2, f"{name}: {both}"
+    heads = [line.split() for line in lines if line.startswith(("all buckets", "times", "task"))]
+    assert [head[-1] for head in heads] == ["slower", "token", "slower"]
+    tasks = [line for line in lines if line.startswith("a long name of ")]
+    assert len(tasks) == 3
+    assert all("1.25x (1.25-1.25)" in line and line.endswith("0/3") for line in tasks), tasks
+    assert "…" not in "".join(lines)
+    assert not any(line.startswith("times") for line in printed(many(3), price=3.6))
+
+
 def test_the_last_line_says_what_the_plan_does():
     text = " ".join(" ".join(printed(many(2))).split())
     assert text.endswith(
