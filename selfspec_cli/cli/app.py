@@ -101,15 +101,22 @@ def _run(argv: list[str] | None) -> int:
         error.show()
         return error.exit_code
     except (_InterruptedError, KeyboardInterrupt, typer.Abort) as stop:
-        typer.echo(f"interrupted; {_left(stop)}", err=True)
+        typer.echo(f"interrupted; {_left(stop, argv)}", err=True)
         return EXIT_INTERRUPTED
     except _TerminatedError as stop:
-        typer.echo(f"terminated; {_left(stop)}", err=True)
+        typer.echo(f"terminated; {_left(stop, argv)}", err=True)
         return EXIT_TERMINATED
     return result if isinstance(result, int) else 0
 
 
-def _left(stop: BaseException) -> str:
-    """What is left after a signal, as the command noted it; else it can be resumed."""
+def _left(stop: BaseException, argv: list[str] | None) -> str:
+    """What is left after a signal: as the command noted it, or whether it can be resumed."""
     notes: list[str] = getattr(stop, "__notes__", [])
-    return visible("; ".join(notes)) or "the same command goes on from here"
+    if notes:
+        return visible("; ".join(notes))
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] != ["calibrate"] or "--dry-run" in words:
+        return "nothing is left half-written; the same command begins anew"
+    if "--fresh" in words:
+        return "the same command without --fresh goes on from here"
+    return "the same command goes on from here"
