@@ -15,6 +15,7 @@ from selfspec_cli.cli.compare import compare
 from selfspec_cli.cli.demo_model import demo_model
 from selfspec_cli.cli.doctor import doctor
 from selfspec_cli.cli.gate import gate
+from selfspec_cli.cli.help_text import flow_help
 from selfspec_cli.cli.init import init
 from selfspec_cli.cli.plan import plan
 from selfspec_cli.cli.report import report
@@ -57,6 +58,7 @@ app.command()(gate)
 app.command()(doctor)
 app.command()(verify)
 app.command()(init)
+flow_help(app)
 
 
 WrongUsage: Any = typer.BadParameter.__mro__[2]

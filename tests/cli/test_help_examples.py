@@ -10,6 +10,7 @@ is put in place of the real thing is listed here and nowhere else:
   the run's model, what the example of `calibrate` wrote.
 """
 
+import itertools
 import re
 import shlex
 import shutil
@@ -114,6 +115,23 @@ def test_every_command_has_an_example():
     without = [name for name, text in COMMANDS.items() if not examples_of(text)]
     assert without == [], f"{len(without)} of {len(COMMANDS)} commands have no example"
     assert len(COMMANDS) >= 6, list(COMMANDS)
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_help_flows_with_the_screen(width, capsys, monkeypatch):
+    """Twin of a docstring shown as it is written: "...comes first; writes nothing. A run" and a
+    line of two words. Every line of a paragraph but its last must have no room for the next word.
+    """
+    monkeypatch.setenv("COLUMNS", width)
+    for name in COMMANDS:
+        assert run_cli(*name.split(), "--help") == 0
+        lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+        prose = lines[: next(at for at, line in enumerate(lines) if line.startswith("╭"))]
+        for line, following in itertools.pairwise(prose):
+            if line and following:
+                word = following.split()[0]
+                room = int(width) - 2 - len(line)
+                assert len(word) + 1 > room, f"{name}: {line!r} has room for {word!r}"
 
 
 def test_examples_call_their_own_command():
