@@ -113,7 +113,12 @@ def regret_comparisons(evidence: GateEvidence, limit: float) -> list[Comparison]
     Args:
         evidence: of the run.
         limit: largest share of the best cell's seconds; equal passes.
+
+    Returns:
+        Empty where the plan enables no rule: nothing was chosen that could have lost time.
     """
+    if not evidence.enabled:
+        return []
     confirm = evidence.confirm
     chosen = {(key_of_rule(rule), cell_of(rule)): rule_label(rule) for rule in evidence.enabled}
     found = []

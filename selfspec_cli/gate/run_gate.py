@@ -63,7 +63,8 @@ def run_gate(run: Path, rules: GateRules, options: GateOptions | None = None) ->
     if away:
         checks = [_elsewhere(check, away) for check in checks]
     ordered = sorted(checks, key=lambda check: _ORDER[check.outcome] + _lighter(check))
-    return GateReport(run=str(run), checks=tuple(ordered), notes=_notes(rules, checks))
+    notes = _notes(rules, checks, nothing_on=not evidence.enabled)
+    return GateReport(run=str(run), checks=tuple(ordered), notes=notes)
 
 
 def _judged(
@@ -164,15 +165,20 @@ def _lighter(check: Check) -> int:
     return int(check.warns or (check.outcome == "no_verdict" and check.optional))
 
 
-def _notes(rules: GateRules, checks: Sequence[Check]) -> tuple[str, ...]:
+def _notes(rules: GateRules, checks: Sequence[Check], *, nothing_on: bool) -> tuple[str, ...]:
     names = [name for name in GateRules.model_fields if name != "nothing_enabled"]
     left_out = [name for name in names if not rules.rule(name).enabled]
+    told = {check.name for check in checks}
+    unasked = [name for name in names if name not in told and name not in left_out]
     found = []
     if any(check.timing for check in checks):
         found.append(
             f"timing comparisons together fail by chance in at most {100 * FAMILY_LEVEL:g} % of "
             "runs whose limits hold (Holm)"
         )
+    if unasked:
+        why = "the plan enables no rule" if nothing_on else "the run holds nothing"
+        found.append(f"not judged, {why} that they could speak of: {', '.join(unasked)}")
     if left_out:
         found.append(f"left out by the rules: {', '.join(left_out)}")
     return tuple(found)

@@ -115,6 +115,30 @@ def test_a_plan_that_enables_nothing_passes_only_if_the_rules_say_so(passing, tm
     assert gate(run, RULES.model_copy(update={"nothing_enabled": "pass"})).exit_code == 0
 
 
+@pytest.mark.parametrize("verdict", ["no_verdict", "pass"])
+def test_without_an_enabled_rule_nothing_about_rules_passes(passing, tmp_path, verdict):
+    """What is left speaks of the decodes and of today; the rest is named, not passed over."""
+    run = change_plan(copy_of(passing, tmp_path), without_rules)
+    report = gate(run, RULES.model_copy(update={"nothing_enabled": verdict}))
+    passed = {check.name for check in report.checks if check.outcome == "pass"}
+    assert passed - {"nothing_enabled"} == {"prediction_error", "fingerprints", "age"}
+    (note,) = [note for note in report.notes if note.startswith("not judged, the plan enables no")]
+    assert note.endswith(
+        ": speedup, measured_speedup, acceptance_break_even, acceptance_floor, slow_share, "
+        "request_p99, memory, exactness, regret, enough_requests"
+    )
+
+
+def test_a_check_that_a_run_holds_nothing_for_is_named(passing, tmp_path):
+    """Without decodes there is no measured speedup; the passing run has it and no such note."""
+    run = copy_of(passing, tmp_path)
+    (run / "confirm.csv").unlink()
+    change_manifest(run, lambda m: m["artefacts"].pop("confirm.csv"))
+    named = [note for note in gate(run).notes if note.startswith("not judged, ")]
+    assert named == ["not judged, the run holds nothing that they could speak of: measured_speedup"]
+    assert not any(note.startswith("not judged, ") for note in gate(passing).notes)
+
+
 def test_other_device_takes_verdicts_on_times_back_and_keeps_the_rest(passing, tmp_path):
     """Broken twin: the same run with output that differs fails there too."""
     other = replace(HERE, device={**HERE.device, "processor": "Other"})
