@@ -1,6 +1,6 @@
 """What a bench measured, as its files: bench.csv and bench.json."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,15 +36,21 @@ class BenchRun:
     """What ended it early; to be raised once the results are written."""
 
 
-def write_bench(run: BenchRun, folder: Path) -> None:
+def write_bench(run: BenchRun, folder: Path, summary: Mapping[str, Any] | None = None) -> None:
     """Write bench.csv and bench.json.
+
+    Args:
+        run: what was measured.
+        folder: where to; made if its parent exists.
+        summary: of `document.summary_document`, kept in bench.json too.
 
     Raises:
         StorageError: the disk refuses.
     """
     folder.mkdir(exist_ok=True)
     write_table(run.table, folder / BENCH_FILE)
-    write_document(run.document, folder / BENCH_DOCUMENT)
+    told = {} if summary is None else {"summary": summary}
+    write_document({**run.document, **told}, folder / BENCH_DOCUMENT)
 
 
 def check_bench_exact(run: BenchRun) -> None:

@@ -82,7 +82,9 @@ def bench(
         str, typer.Option(help="Kernels: auto, compiled or eager; auto is compiled where it pays.")
     ] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Of every draw and the order.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on stdout, with all numbers.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
     """Decode requests for real with every arm: plain, the plan, forced on, and the library's own.

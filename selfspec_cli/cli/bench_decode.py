@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from selfspec_cli.bench.results import BenchRun
     from selfspec_cli.bench.run_bench import BenchWish
     from selfspec_cli.bench.subject import Subject
+    from selfspec_cli.bench.summary import BenchSummary
     from selfspec_cli.buckets import BucketKey
 
 PIPE_WIDTH = 110  # columns
@@ -58,13 +59,12 @@ def decode_and_print(wish: DecodeWish, *, as_json: bool, quiet: bool) -> None:
     run = _decode(subject, wish, quiet=quiet)
     from selfspec_cli.bench.results import check_bench_exact, write_bench
 
-    write_bench(run, folder)
-    if run.signal is None:
-        check_bench_exact(run)
-    _print((run, folder), subject, wish.price_per_hour, as_json=as_json)
+    write_bench(run, folder)  # what took minutes is safe before anything is made of it
+    _tell((run, folder), subject, wish.price_per_hour, as_json=as_json)
     if run.signal is not None:
         run.signal.add_note(f"what was measured by then is in {folder}; a new bench begins again")
         raise run.signal
+    check_bench_exact(run)
 
 
 def _decode(subject: Subject, wish: DecodeWish, *, quiet: bool) -> BenchRun:
@@ -144,22 +144,31 @@ def _bench_wish(wish: DecodeWish) -> BenchWish:
     )
 
 
-def _print(
+def _tell(
     made: tuple[BenchRun, Path], subject: Subject, price: float | None, *, as_json: bool
 ) -> None:
     """Write the page and print the summary, buckets weighted by their tokens in the plan's log."""
+    from selfspec_cli.bench.document import summary_document
     from selfspec_cli.bench.page import write_bench as write_page
+    from selfspec_cli.bench.results import write_bench
     from selfspec_cli.bench.summary import summarise
-    from selfspec_cli.bench.words import answer
+    from selfspec_cli.storage.documents import plain_data
 
     run, folder = made
     traffic = _traffic(subject, set(run.table["task"]))
     summary = summarise(run.table, price, traffic=traffic, taken=run.taken)
+    told = summary_document(summary)
+    write_bench(run, folder, told)
     files = write_page(summary, folder)
     if as_json:
-        told = {**run.document, "answer": answer(summary), "files": [str(file) for file in files]}
-        typer.echo(json.dumps(told, allow_nan=False))
+        places = {"answer": told["answer"], "files": [str(file) for file in files]}
+        document = plain_data({**run.document, **places, "summary": told})
+        typer.echo(json.dumps(document, allow_nan=False))
         return
+    _print(summary, files[0])
+
+
+def _print(summary: BenchSummary, page: Path) -> None:
     from rich.console import Console
 
     from selfspec_cli.bench.terminal import print_bench
@@ -168,7 +177,7 @@ def _print(
     if not console.is_terminal:  # where nothing says how wide, the table is shown whole
         console = Console(highlight=False, width=max(console.width, PIPE_WIDTH))
     print_bench(summary, console)
-    console.print(f"page: {files[0]}", markup=False, soft_wrap=True)
+    console.print(f"page: {page}", markup=False, soft_wrap=True)
 
 
 def _traffic(subject: Subject, tasks: set[str]) -> dict[BucketKey, float] | None:

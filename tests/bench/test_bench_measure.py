@@ -144,6 +144,9 @@ def test_json_is_one_document_with_the_answer(run, model, trace, tmp_path, capsy
     page = (tmp_path / "bench.html").read_text(encoding="utf-8")
     assert str(tmp_path / "bench.html") in found["files"]
     assert found["answer"].partition(";")[0][:12] in page, "the page does not say the answer"
+    assert found["summary"] == document(tmp_path)["summary"], "bench.json has other numbers"
+    arms = [line["arm"] for line in found["summary"]["lines"]]
+    assert {*OWN} <= {*arms}, f"lines of {arms} only"
 
 
 def off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +174,9 @@ def test_a_wrong_rollback_ends_with_code_1_and_all_rows(
     with monkeypatch.context() as patch:
         off_by_one(patch)
         assert bench(run, model, trace, "-o", tmp_path / "bench", "--requests", 2) == 1
-    said = capsys.readouterr().err
+    shown = capsys.readouterr()
+    said = shown.err
+    assert "DIFFERS from plain decoding in" in " ".join(shown.out.split()), shown.out
     assert "greedy decodes differ from plain decoding" in said
     assert "of arm forced" in said
     table, told = rows(tmp_path / "bench"), document(tmp_path / "bench")
