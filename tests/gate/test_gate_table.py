@@ -297,3 +297,18 @@ def test_disabled_checks_are_named_and_all_disabled_is_no_pass(passing):
             rules = rules.replaced(name, {"enabled": False})
     report = gate(passing, rules)
     assert (report.checks, report.exit_code) == ((), 3)
+
+
+def test_acceptance_is_shown_with_its_interval_over_requests(passing, tmp_path):
+    """The interval is that of the walk behind the number; another number borrows none of it."""
+    found = [check for check in gate(passing).checks if check.name == "acceptance_break_even"]
+    assert found
+    for check in found:
+        assert check.low < check.value < check.high <= 1.0, check
+        assert f"({check.low:.2f}-{check.high:.2f})" in check.text, check.text
+    edited = change_plan(copy_of(passing, tmp_path), in_rule(acceptance_rate_tested=0.7))
+    bare = next(
+        c for c in gate(edited).checks if c.name == "acceptance_break_even" and c.value == 0.7
+    )
+    assert (bare.low, bare.high) == (None, None)
+    assert "tested acceptance 0.70, its" in bare.text
