@@ -57,9 +57,8 @@ def _found(pairs: pd.DataFrame, free: float, plain: float, p: float) -> Finding:
         f"{percent(plain)} in plain text of the same {plural(len(pairs), 'path')} and length "
         f"({plural(pairs['group_id'].nunique(), 'request')}; p {p:.2g}, {FALSE_ALARM:g} is the "
         "limit and the false alarm of a sound run).",
-        cause="Drafts are not drawn from the law they are verified with (a greedy draft, another "
-        "temperature), a refused one is replaced from p instead of max(0, p - q), or the cache is "
-        "one token behind after a rollback.",
+        cause="Drafts are not drawn from the law they are verified with (the likeliest token, or "
+        "another temperature), or the verdict keeps drafts that it should refuse.",
         remedy="Do not serve with it at temperature > 0. Draw drafts from the same law that is "
         "kept for their verdict; `selfspec verify` tests the law of this model.",
     )
