@@ -79,8 +79,8 @@ def costly(evidence: Evidence) -> Iterator[Finding]:
             evidence=f"{scope(rules)}. {rule_label(first)}: "
             f"{percent(first.acceptance_rate_tested)} accepted, the formula with c = L/N and v = 1 "
             f"promises {ratio(formula)}, measured costs leave {speed(first)}.",
-            cause="A draft step costs more than its share of the layers, and verification more "
-            "than one step (see the cost curves).",
+            cause="A round costs more than the formula counts: draft steps above L/N, verification "
+            "above one step, or time around them (see the cost curves).",
             remedy="Faster kernels for small steps (graphs, a smaller head for the draft), a "
             "shallower exit layer, or a machine that is bandwidth bound.",
         )
