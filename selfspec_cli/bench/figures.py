@@ -127,7 +127,8 @@ def _speedup(table: pd.DataFrame) -> FigureView:
         title=title,
         caption="Decode time of plain decoding over the arm's, at the smallest batch size; what "
         "transformers decoded is over its own plain decoding. Bars are 95 % intervals over groups "
-        "of requests; a mark without a bar has too few. Left of 1 is slower.",
+        "of requests, or repeats of whole batches; a mark without a bar has too few. Left of 1 "
+        "is slower.",
         alt=f"Points by bucket and arm. All buckets: {told}.",
         table=table,
     )

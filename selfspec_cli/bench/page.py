@@ -8,6 +8,7 @@ from selfspec_cli.bench import words
 from selfspec_cli.bench.figures import bench_figures, draw_bench
 from selfspec_cli.bench.markdown import render_markdown
 from selfspec_cli.bench.sheet import slow_sheet, summary_sheet
+from selfspec_cli.bench.speed import MIN_REPEATS
 from selfspec_cli.bench.summary import PLAN, BenchSummary, Line
 from selfspec_cli.buckets import BucketKey
 from selfspec_cli.report.figure_style import standalone_svg
@@ -78,7 +79,7 @@ def _render(summary: BenchSummary, figures: tuple[FigureView, ...], pictures: Pi
         arm=words.long_name,
         cost=_cost,
         megabytes=words.megabytes,
-        says=_says,
+        says=words.says,
         speed=words.speed,
         time=words.seconds,
     )
@@ -98,6 +99,7 @@ def _render(summary: BenchSummary, figures: tuple[FigureView, ...], pictures: Pi
         by_bucket=_by_bucket(summary),
         slow=plain_table(slow_sheet(summary)),
         min_groups=int(MIN_EFFECTIVE_GROUPS),
+        min_repeats=MIN_REPEATS,
     )
 
 
@@ -106,7 +108,7 @@ def _verdict(summary: BenchSummary) -> tuple[str, str]:
     plan = summary.total(PLAN)
     if plan is not None and plan.num_requests and not plan.num_speculating:
         return _OFF, "off"
-    word = words.verdict(None if plan is None else plan.speedup)
+    word = words.NO_VERDICT if plan is None else words.says(plan)
     return word[0].upper() + word[1:], _TONES.get(word, "unknown")
 
 
@@ -116,10 +118,6 @@ def _by_bucket(summary: BenchSummary) -> dict[BucketKey, list[Line]]:
         if line.bucket is not None:
             found[line.bucket].append(line)
     return found
-
-
-def _says(line: Line) -> str:
-    return words.verdict(words.judged(line))
 
 
 def _cost(value: float | None) -> str:

@@ -59,7 +59,7 @@ def checked_rows(table: pd.DataFrame) -> pd.DataFrame:
     return rows.loc[decoded].reset_index(drop=True)
 
 
-def averaged(rows: pd.DataFrame) -> pd.DataFrame:
+def averaged(rows: pd.DataFrame, *, by_repeat: bool = False) -> pd.DataFrame:
     """Return one row a (bucket, batch size, arm, request), its times the mean over repeats.
 
     The number of rows is then the number of requests: a repeat is no new request, and must add
@@ -67,6 +67,7 @@ def averaged(rows: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         rows: of `checked_rows`; those of whole batches (no request) become one row a bucket.
+        by_repeat: keep repeats apart, for whole batches, of which they are the only unit.
 
     Returns:
         `PLACE`, request_id, group_id; mean committed, rounds and times; summed drafted, tested and
@@ -75,7 +76,8 @@ def averaged(rows: pd.DataFrame) -> pd.DataFrame:
     """
     mean = {name: (name, "mean") for name in ("committed", "rounds", *_TIMES)}
     total = {name: (name, _total) for name in ("drafted", "tested", "accepted")}
-    return rows.groupby([*PLACE, "request_id"], sort=True, as_index=False).agg(
+    keys = [*PLACE, "request_id", *(["repeat"] if by_repeat else [])]
+    return rows.groupby(keys, sort=True, as_index=False).agg(
         group_id=("group_id", "first"),
         draft_length=("draft_length", "max"),
         peak_memory_bytes=("peak_memory_bytes", "max"),
@@ -105,7 +107,7 @@ def pair(requests: pd.DataFrame, arm: str, baseline: str) -> pd.DataFrame:
         plain_prefill, plain_low and plain_high (range of plain_request over repeats, s). Requests
         of which only one arm committed a token beyond the first are left out.
     """
-    keys = [*BUCKET, "batch_size", "request_id"]
+    keys = [*BUCKET, "batch_size", "request_id", *(["repeat"] if "repeat" in requests else [])]
     times = ["committed", "seconds", "prefill_seconds", "request_seconds"]
     ranges = ["request_low", "request_high"]
     other = requests.loc[requests["arm"] == baseline, [*keys, *times, *ranges]]

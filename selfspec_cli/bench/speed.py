@@ -1,6 +1,7 @@
 """Tokens a second and speedups, in a bucket or over buckets by their weight in traffic."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pandas as pd
 
@@ -8,6 +9,9 @@ from selfspec_cli.analysis.intervals import RatioInterval, ratio_interval
 from selfspec_cli.buckets import BucketKey
 
 Traffic = Mapping[BucketKey, float]
+MIN_REPEATS = (
+    3  # of whole batches: an interval of two is 12.7 standard errors wide and says nothing
+)
 
 
 def tokens_per_second(rows: pd.DataFrame, traffic: Traffic | None) -> float | None:
@@ -38,6 +42,29 @@ def speedup(paired: pd.DataFrame, traffic: Traffic | None) -> RatioInterval:
     # Without a group a request stands for itself; whole batches have neither, so no interval.
     groups = both["group_id"].where(both["group_id"] != "", both["request_id"])
     return ratio_interval(both["plain_seconds"] * scale, both["seconds"] * scale, groups)
+
+
+def block_speedup(paired: pd.DataFrame, traffic: Traffic | None) -> RatioInterval:
+    """Return plain ÷ the arm's decode time of whole batches, with the repeat as the unit.
+
+    A repeat decodes the same requests again, so the interval is that of the timing (and above
+    temperature 0 of the coins), not of the traffic. It is missing below `MIN_REPEATS`.
+
+    Args:
+        paired: of `paired.pair` with repeats apart, with their bucket, one arm at one batch size.
+        traffic: tokens of each bucket; None takes the rows as they are.
+    """
+    both = paired.loc[paired["committed"] > 0]
+    buckets = both["bucket"].nunique()
+    everywhere = both.groupby("repeat")["bucket"].transform("nunique") == buckets
+    both = both.loc[everywhere]  # a bench that was stopped has repeats that some buckets lack
+    scale = _weights(both, traffic)
+    found = ratio_interval(
+        both["plain_seconds"] * scale, both["seconds"] * scale, both["repeat"].astype(str)
+    )
+    if both["repeat"].nunique() >= MIN_REPEATS:
+        return found
+    return replace(found, low=None, high=None, log_sd=None)
 
 
 def _weights(rows: pd.DataFrame, traffic: Traffic | None) -> pd.Series:

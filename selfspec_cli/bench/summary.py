@@ -4,7 +4,8 @@ Speedup is decode time, prefill excluded: Σ plain seconds ÷ Σ seconds over th
 arms decoded. At temperature 0 both commit the same tokens. At temperature > 0 they draw their own,
 so each request's plain time is first scaled to as many tokens (time per committed token).
 Intervals are 95 % delete-one-group jackknife intervals: repeats are averaged first, and a
-conversation or a repeated prompt counts once.
+conversation or a repeated prompt counts once. Whole batches have no requests of their own, so the
+repeat is the unit there: those intervals are of the timing, and no verdict rests on them.
 """
 
 import math
@@ -19,7 +20,7 @@ from selfspec_cli.bench.latency_table import Latencies, latencies
 from selfspec_cli.bench.lengths import measured_lengths
 from selfspec_cli.bench.paired import BUCKET, averaged, bucket_of_row, checked_rows, pair
 from selfspec_cli.bench.slower import SlowRequest, slow_requests
-from selfspec_cli.bench.speed import Traffic, speedup, tokens_per_second
+from selfspec_cli.bench.speed import Traffic, block_speedup, speedup, tokens_per_second
 from selfspec_cli.bench.taken import Taken
 from selfspec_cli.buckets import BucketKey
 from selfspec_cli.errors import ConfigError
@@ -52,7 +53,7 @@ class Line:
     tokens_per_second: float | None
     """Σ tokens ÷ Σ decode seconds; for larger batches of whole batches only."""
     speedup: RatioInterval
-    """Over plain decoding of this engine; no interval for whole batches."""
+    """Over plain decoding of this engine; of whole batches the interval is over repeats."""
     own_speedup: RatioInterval | None
     """Over the other library's own plain decoding; None where the arm is ours."""
     latencies: Latencies
@@ -68,6 +69,11 @@ class Line:
     """Requests that the baseline decoded too."""
     slower: tuple[SlowRequest, ...]
     """Of these, slower than 1.05 times their own baseline; slowest first."""
+
+    @property
+    def whole_batches(self) -> bool:
+        """Whether its speed is of whole batches, whose requests cannot be told apart."""
+        return self.batch_size > 1
 
     @property
     def two_peaks(self) -> bool:
@@ -116,7 +122,8 @@ class _Decodes:
     batches: pd.DataFrame
     """One row a bucket, of whole batches."""
     pairs: Mapping[tuple[bool, str, str], pd.DataFrame]
-    """Rows of an arm beside its baseline, by (whole batches, arm, baseline)."""
+    """Rows of an arm beside its baseline, by (whole batches, arm, baseline); of whole batches one
+    a repeat."""
 
     def of(self, bucket: BucketKey) -> "_Decodes":
         def own(frame: pd.DataFrame) -> pd.DataFrame:
@@ -136,6 +143,14 @@ class _Decodes:
     def paired(self, key: tuple[int, str], baseline: str, *, whole: bool) -> pd.DataFrame:
         """The arm's requests, or whole batches, beside the baseline's."""
         return _at(self.pairs[whole, key[1], baseline], key)
+
+    def speedup(
+        self, key: tuple[int, str], baseline: str, traffic: Traffic | None
+    ) -> RatioInterval:
+        """Over a baseline: of requests alone, or of whole batches above 1."""
+        if key[0] == 1:
+            return speedup(self.paired(key, baseline, whole=False), traffic)
+        return block_speedup(self.paired(key, baseline, whole=True), traffic)
 
 
 def summarise(
@@ -182,11 +197,12 @@ def summarise(
 def _decodes(table: pd.DataFrame) -> _Decodes:
     rows = checked_rows(table)
     whole = rows["request_id"] == ""
-    frames = (rows, averaged(rows.loc[~whole]), averaged(rows.loc[whole]))
-    own, requests, batches = (_with_bucket(frame) for frame in frames)
+    blocks = averaged(rows.loc[whole], by_repeat=True)
+    frames = (rows, averaged(rows.loc[~whole]), averaged(rows.loc[whole]), blocks)
+    own, requests, batches, repeats = (_with_bucket(frame) for frame in frames)
     pairs = {
         (whole_batches, arm, baseline): pair(frame, arm, baseline)
-        for whole_batches, frame in ((False, requests), (True, batches))
+        for whole_batches, frame in ((False, requests), (True, repeats))
         for arm in sorted(set(own["arm"]))
         for baseline in (AR, GENERATE)
     }
@@ -237,7 +253,6 @@ def _line(
     rows, requests = _at(decodes.rows, key), _at(decodes.requests, key)
     speed = tokens_per_second(decodes.timed(key), traffic)
     compared = _compared(decodes, key)
-    whole = batch_size > 1
     exact = pd.concat([requests["exact"], _at(decodes.batches, key)["exact"]])
     return Line(
         bucket=bucket,
@@ -250,10 +265,8 @@ def _line(
         num_requests=len(requests),
         num_tokens=int(rows["committed"].sum()),
         tokens_per_second=speed,
-        speedup=speedup(decodes.paired(key, AR, whole=whole), traffic),
-        own_speedup=speedup(decodes.paired(key, GENERATE, whole=whole), traffic)
-        if arm in RIVALS
-        else None,
+        speedup=decodes.speedup(key, AR, traffic),
+        own_speedup=decodes.speedup(key, GENERATE, traffic) if arm in RIVALS else None,
         latencies=latencies(requests),
         cost_per_1000_tokens=None if price is None or speed is None else price / 3.6 / speed,
         lengths=None if bucket is None else measured_lengths(rows),

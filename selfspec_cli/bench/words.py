@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from selfspec_cli.analysis.intervals import RatioInterval
 from selfspec_cli.analysis.latency import Quantile
 from selfspec_cli.bench.slower import SlowRequest
+from selfspec_cli.bench.speed import MIN_REPEATS
 from selfspec_cli.bench.summary import (
     AR,
     EARLY_EXIT,
@@ -22,7 +23,6 @@ from selfspec_cli.report.format import (
     number,
     percent,
     plural,
-    ratio,
     ratio_with_interval,
     shown,
 )
@@ -61,6 +61,16 @@ def verdict(found: RatioInterval | None) -> str:
     if found.low > 1.0:
         return FASTER
     return SLOWER if found.high < 1.0 else SAME
+
+
+def says(line: Line) -> str:
+    """Return the verdict of a line; none of whole batches, whose repeats are the same requests."""
+    return NO_VERDICT if line.whole_batches else verdict(judged(line))
+
+
+def unit(line: Line) -> str:
+    """Return what the groups of a line's intervals are."""
+    return "repeats" if line.whole_batches else "groups of requests"
 
 
 def speed(found: RatioInterval | None) -> str:
@@ -111,17 +121,17 @@ def _told(line: Line, buckets: int) -> str:
         return f"{name}: no request to compare"
     some = f" in {line.num_buckets} of {buckets} buckets" if line.num_buckets < buckets else ""
     if line.arm in RIVALS:
-        return f"{name} {speed(found)} of its own generate{some}{_thin(found)}"
+        return f"{name} {speed(found)} of its own generate{some}{_thin(line)}"
     if line.arm != PLAN:
-        return f"{name} {speed(found)}{some}{_thin(found)}"
+        return f"{name} {speed(found)}{some}{_thin(line)}"
     over = some or f" over {plural(line.num_buckets, 'bucket')}"
     if line.num_requests and not line.num_speculating:
         return f"plan speculates nowhere{over}, so {speed(found)} of plain decoding is timing alone"
-    return f"{name} {speed(found)} of plain decoding{over}{_thin(found)}"
+    return f"{name} {speed(found)} of plain decoding{over}{_thin(line)}"
 
 
-def _thin(found: RatioInterval) -> str:
-    said = verdict(found)
+def _thin(line: Line) -> str:
+    said = says(line)
     return f" ({said})" if said in (SAME, NO_VERDICT) else ""
 
 
@@ -137,7 +147,8 @@ def facts(summary: BenchSummary) -> Iterator[str]:
     if summary.taken is not None and summary.taken.time_sentence:
         yield summary.taken.time_sentence
     yield (
-        f"Totals are weighted by {summary.weighted_by}; intervals: 95 %, over groups of requests."
+        f"Totals are weighted by {summary.weighted_by}; intervals: 95 %, over groups of requests"
+        f"{_blocks(summary)}."
     )
 
 
@@ -168,13 +179,23 @@ def _most(item: tuple[str, int]) -> tuple[int, str]:
 def _batches(summary: BenchSummary) -> Iterator[str]:
     for size in summary.batch_sizes[1:]:
         told = [
-            f"{short_name(line.arm)} {ratio(judged(line).estimate)}"
+            f"{short_name(line.arm)} {speed(judged(line))}"
             for line in summary.totals
             if line.batch_size == size and _counts(line.arm)
         ]
         plain = summary.total(AR, size)
         rate = number(plain.tokens_per_second, 1) if plain else NOT_KNOWN
         yield f"Batch {size}: plain {rate} tokens/s{''.join(f', {one}' for one in told)}."
+
+
+def _blocks(summary: BenchSummary) -> str:
+    """What the intervals of whole batches rest on; empty where there are no whole batches."""
+    whole = [line for line in summary.totals if line.whole_batches and line.arm != AR]
+    if not whole:
+        return ""
+    if all(line.speedup.low is None for line in whole):
+        return f"; whole batches need {MIN_REPEATS} repeats for one (--repeats)"
+    return "; of whole batches over repeats of the same requests, timing alone and no verdict"
 
 
 def _slower(summary: BenchSummary) -> Iterator[str]:

@@ -119,7 +119,7 @@ def test_rivals_are_judged_by_their_own_plain_decoding():
     assert line.own_speedup.estimate is None
 
 
-def test_whole_batches_give_speed_and_no_interval():
+def test_two_repeats_of_whole_batches_give_speed_and_no_interval():
     rows = [
         whole_batch(seconds=2.0),
         whole_batch(seconds=2.0, repeat=1),
