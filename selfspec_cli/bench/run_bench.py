@@ -76,8 +76,9 @@ def run_bench(subject: Subject, wish: BenchWish, progress: Progress) -> BenchRun
         SelfspecError: the model is not the plan's, or a trace or the model cannot be used.
     """
     ready = _prepare(subject, wish, progress)
+    engine = ready.bench.setting.loaded.notices
     for note in ready.notes:
-        progress.note(note)
+        (progress.notice if note in engine else progress.note)(note)
     done = _measure(ready, wish.limits, progress)
     notes = (*ready.notes, *_after(ready, done.found))
     table = bench_rows(row for one in done.found for row in one.rows)

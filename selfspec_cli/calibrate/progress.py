@@ -22,6 +22,9 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """One line worth knowing."""
 
+    def notice(self, text: str) -> None:
+        """One line that must be known, said where progress is not shown too."""
+
 
 class _Still:
     def advance(self, amount: float = 1) -> None:
@@ -37,6 +40,9 @@ class Silent:
 
     def note(self, text: str) -> None:
         """Drop the note."""
+
+    def notice(self, text: str) -> None:
+        """Drop the notice."""
 
 
 def compile_notes(progress: Progress) -> Callable[[], None]:

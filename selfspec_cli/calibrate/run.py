@@ -177,7 +177,7 @@ def load(prepared: Prepared, progress: Progress) -> LoadedModel:
     told = compile_notes(progress)
     loaded = load_model(prepared.options, prepared.tokenizer, prepared.observed_layers, told)
     for notice in loaded.notices:
-        progress.note(notice)
+        progress.notice(notice)
     return loaded
 
 

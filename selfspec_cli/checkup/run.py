@@ -86,7 +86,7 @@ def _run(options: LoadOptions, bench: _Bench, seed: int) -> CheckupReport:
     library = _library(subject, bench)
     engine, chosen, notices = _engine(view, options, bench)
     for notice in (*kept[0].notices, *notices):
-        bench.told.note(notice)
+        bench.told.notice(notice)
     parts = (first, engine, *_decoding(replace(subject, view=chosen), library, bench))
     report = _report(options, config, view.device, seed, parts)
     return replace(

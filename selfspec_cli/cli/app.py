@@ -1,10 +1,13 @@
 """`selfspec`: entry point, and the one place where errors become messages and exit codes."""
 
 import io
+import os
 import signal
 import sys
+import warnings
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -21,7 +24,9 @@ from selfspec_cli.cli.plan import plan
 from selfspec_cli.cli.report import report
 from selfspec_cli.cli.verify import verify
 from selfspec_cli.cli.visible import visible
-from selfspec_cli.errors import EXIT_INTERRUPTED, EXIT_TERMINATED, SelfspecError
+from selfspec_cli.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_TERMINATED, SelfspecError
+
+COMPILE_CACHE = "TORCHINDUCTOR_CACHE_DIR"  # importing torch's compiler makes this folder
 
 app = typer.Typer(
     name="selfspec",
@@ -89,7 +94,22 @@ def main(argv: list[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, _on_sigterm)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
         signal.signal(signal.SIGINT, _on_sigint)
+    if not sys.warnoptions:  # whoever asks Python for warnings gets them all
+        warnings.showwarning = _show_own
     sys.exit(_run(argv))
+
+
+def _show_own(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,  # noqa: ARG001
+    lineno: int,  # noqa: ARG001
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,  # noqa: ARG001
+) -> None:
+    """Say our own warnings as plain lines; those that libraries have for programmers are not."""
+    if category.__module__.startswith("selfspec_cli."):
+        typer.echo(visible(str(message)), err=True)
 
 
 def _run(argv: list[str] | None) -> int:
@@ -99,6 +119,13 @@ def _run(argv: list[str] | None) -> int:
     except SelfspecError as error:
         typer.echo("error: " + visible(str(error), keep="\n"), err=True)
         return error.exit_code
+    except OSError as error:
+        if COMPILE_CACHE not in os.environ or not str(error.filename or "").strip():
+            raise
+        if not Path(os.environ[COMPILE_CACHE]).is_relative_to(str(error.filename)):
+            raise
+        typer.echo(f"error: {COMPILE_CACHE}: {error}\n  Name a folder that can be made.", err=True)
+        return EXIT_INPUT
     except WrongUsage as error:
         error.show()
         return error.exit_code

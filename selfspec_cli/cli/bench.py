@@ -192,7 +192,7 @@ def _measure(wish: CostWish, *, quiet: bool) -> CostReport:
         told=compile_notes(progress),
     )
     for notice in loaded.notices:
-        progress.note(notice)
+        progress.notice(notice)
     plan = with_default_rounds(fit_memory(loaded.view, plan))
     for notice in left_out_notices(plan):
         progress.note(notice)

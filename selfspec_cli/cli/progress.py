@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -56,6 +57,7 @@ class TerminalProgress:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self._quiet = quiet
 
     @contextmanager
     def stage(self, name: str, total: float) -> Iterator["_Bar | _Lines"]:
@@ -77,3 +79,10 @@ class TerminalProgress:
     def note(self, text: str) -> None:
         """Print one line."""
         self._console.print(visible(text), markup=False)
+
+    def notice(self, text: str) -> None:
+        """Print one line, quiet or not."""
+        if self._quiet:
+            typer.echo(visible(text), err=True)
+        else:
+            self.note(text)

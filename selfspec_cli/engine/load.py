@@ -80,9 +80,18 @@ def resolve_device(name: str) -> torch.device:
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ModelError("no CUDA device is available", where="--device", hint="Use --device cpu.")
     try:
-        return torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
         raise ModelError(f"unknown device '{name}'", where="--device") from None
+    try:  # torch names many kinds of device that this build or this machine has not
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise ModelError(
+            f"device '{name}' cannot be used: {_first_line(error).partition('. ')[0]}",
+            where="--device",
+            hint="Use --device auto.",
+        ) from None
+    return device
 
 
 def resolve_folder(model: str) -> str:

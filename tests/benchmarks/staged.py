@@ -98,6 +98,8 @@ class Lines:
     def note(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
+    notice = note
+
 
 def calibrated(config: CalibrateConfig, *, so_far: bool = False) -> Stage:
     """Calibrate, or go on, or read what is finished; then load the model.
