@@ -1,17 +1,12 @@
 """Which keys two runs must share to be compared, and which only make their timings foreign."""
 
-import hashlib
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from selfspec_cli.analysis.cost_fit import CostFit
-from selfspec_cli.errors import ComparisonError
 from selfspec_cli.gate.side import Side
 from selfspec_cli.plan.document_origin import OWN_COSTS
-from selfspec_cli.provenance import differences
-from selfspec_cli.report.format import shown
+from selfspec_cli.report.differing import Difference, differing, refuse_different
 
 _MEASUREMENT = (
     "temperatures", "task_from", "limit", "max_tokens", "default_max_tokens", "continuations",
@@ -20,26 +15,10 @@ _MEASUREMENT = (
 """Keys of the measurement that say which requests were read, and what counts as accepted."""
 _TIMING_LIBRARIES = ("torch", "transformers")
 _NOT_TIMING = ("memory_bytes",)  # of the device: a resized machine computes as fast
-_LONGEST = 60
-_HEX = re.compile(r"[0-9a-f]{64}")
 
 
 UNSTEADY = "unstable timing"
 _STEADY = "steady"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """A key on which two runs differ."""
-
-    key: str
-    base: str
-    new: str
-
-    @property
-    def text(self) -> str:
-        """`key: base | new`."""
-        return f"{self.key}: {self.base} | {self.new}"
 
 
 def check_comparable(base: Side, new: Side) -> None:
@@ -48,14 +27,8 @@ def check_comparable(base: Side, new: Side) -> None:
     Raises:
         ComparisonError: names the first key that differs, with both values, and counts the rest.
     """
-    found = _differences(_must_agree(base), _must_agree(new))
-    if not found:
-        return
-    first, rest = found[0], found[1:]
-    more = f" (and {', '.join(other.key for other in rest)})" if rest else ""
-    raise ComparisonError(
-        f"cannot be compared: {first.key} is {first.base} in the first run and {first.new} in the "
-        f"second{more}",
+    refuse_different(
+        differing(_must_agree(base), _must_agree(new)),
         where=f"{base.path} and {new.path}",
         hint="Calibrate both on the same traces with the same options.",
     )
@@ -67,7 +40,7 @@ def foreign_timing(base: Side, new: Side) -> tuple[Difference, ...]:
     Unsteady timing of either run is one of them: it switches that run's rules off, which would
     look like a loss.
     """
-    found = _differences(_timing(base), _timing(new))
+    found = differing(_timing(base), _timing(new))
     pace = Difference(key=UNSTEADY, base=_steadiness(base), new=_steadiness(new))
     return found if pace.base == pace.new == _STEADY else (*found, pace)
 
@@ -94,7 +67,7 @@ def other_differences(base: Side, new: Side) -> tuple[Difference, ...]:
         Difference(key=f"pricing of {law} rounds", base=_pricing(old, law), new=_pricing(now, law))
         for law in priced_otherwise(base, new)
     ]
-    return (*_differences(_other(base), _other(new)), *pricing)
+    return (*differing(_other(base), _other(new)), *pricing)
 
 
 def _must_agree(side: Side) -> dict[str, Any]:
@@ -138,22 +111,3 @@ def _other(side: Side) -> dict[str, Any]:
 def _provenance(side: Side, part: str) -> Mapping[str, Any]:
     found = (side.manifest.get("provenance") or {}).get(part)
     return found if isinstance(found, Mapping) else {}
-
-
-def _differences(base: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[Difference, ...]:
-    order = {key: number for number, key in enumerate(base)}
-    found = sorted(differences(base, new), key=lambda entry: order[entry[0].split(".")[0]])
-    return tuple(Difference(key=key, base=_value(one), new=_value(two)) for key, one, two in found)
-
-
-def _value(value: object) -> str:
-    """A value for people; one that is too long shows a digest, so that two never look alike."""
-    if value is None:
-        return "not known"
-    text = shown(value)
-    if len(text) <= _LONGEST:
-        return text
-    if _HEX.fullmatch(text):
-        return text[:12]
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{shown(text, _LONGEST - 20)} (sha256 {digest})"

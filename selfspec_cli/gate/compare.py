@@ -13,7 +13,6 @@ import pandas as pd
 
 from selfspec_cli.errors import ComparisonError
 from selfspec_cli.gate.comparable import (
-    Difference,
     check_comparable,
     foreign_timing,
     other_differences,
@@ -24,6 +23,7 @@ from selfspec_cli.gate.side import CELL, Side, cost_errors, load_side, pricing_e
 from selfspec_cli.plan import text
 from selfspec_cli.plan.rules import cell_of
 from selfspec_cli.plan.traffic import BUCKET, key_of
+from selfspec_cli.report.differing import Difference
 
 TOTAL = "all"
 

@@ -8,13 +8,11 @@ import pandas as pd
 
 from selfspec_cli.analysis.walk import COLUMNS as WALK_COLUMNS
 from selfspec_cli.config.hashes import document_hash
-from selfspec_cli.errors import ComparisonError, StorageError
-from selfspec_cli.provenance import differences
-from selfspec_cli.report.format import shown
+from selfspec_cli.errors import StorageError
+from selfspec_cli.report.differing import differing, refuse_different
 from selfspec_cli.storage import RunDir, read_table
 
 _MEASUREMENT = ("acceptance", "draft_truncation", "tokenizer", "chat_template")
-_DIGEST = 12  # characters of a hash that are shown
 
 
 def second_walk(path: Path, manifest: Mapping[str, Any], where: str = "--traffic") -> pd.DataFrame:
@@ -32,7 +30,11 @@ def second_walk(path: Path, manifest: Mapping[str, Any], where: str = "--traffic
             differs, with both values.
     """
     run = RunDir.load(path)
-    _check_same(manifest, run.manifest, f"{where} {path}")
+    refuse_different(
+        differing(_identity(manifest), _identity(run.manifest)),
+        where=f"{where} {path}",
+        hint="Calibrate the second trace with the same model and the same options.",
+    )
     for name in ("walk.parquet", "requests.parquet"):
         if not run.artefact(name).exists():
             raise StorageError(
@@ -43,19 +45,6 @@ def second_walk(path: Path, manifest: Mapping[str, Any], where: str = "--traffic
     tasks = read_table(run.artefact("requests.parquet"), ["request_id", "task"])
     walk = read_table(run.artefact("walk.parquet"), WALK_COLUMNS)
     return walk.merge(tasks, on="request_id", how="left")
-
-
-def _check_same(first: Mapping[str, Any], second: Mapping[str, Any], where: str) -> None:
-    found = differences(_identity(first), _identity(second))
-    if not found:
-        return
-    key, one, two = found[0]
-    more = f" (and {', '.join(name for name, _, _ in found[1:])})" if found[1:] else ""
-    raise ComparisonError(
-        f"cannot be compared: {key} is {_value(one)} in the run and {_value(two)} here{more}",
-        where=where,
-        hint="Calibrate the second trace with the same model and the same options.",
-    )
 
 
 def _identity(manifest: Mapping[str, Any]) -> dict[str, object]:
@@ -70,7 +59,3 @@ def _identity(manifest: Mapping[str, Any]) -> dict[str, object]:
         "dtype": manifest.get("dtype"),
         **{key: measurement.get(key) for key in _MEASUREMENT},
     }
-
-
-def _value(value: object) -> str:
-    return "not known" if value is None else shown(str(value)[:_DIGEST])

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from selfspec_cli.errors import ConfigError
-from selfspec_cli.gate.comparable import Difference
 from selfspec_cli.gate.compare import Comparison, Row
 from selfspec_cli.gate.fail_on import baseline_checks, checks_against, parse_fail_on
 from selfspec_cli.gate.pairing import CostError, Paired, paired_speedup
 from selfspec_cli.gate.verdict import GateReport
+from selfspec_cli.report.differing import Difference
 
 
 @pytest.mark.parametrize(

@@ -177,13 +177,14 @@ def changed(run, folder, edit):
 @pytest.mark.parametrize(
     ("key", "edit"),
     [
-        ("config_sha256 is cccccccccccc in the run and dddddddddddd here",
+        ("config_sha256 is cccccccccccc",
          lambda m: m["provenance"]["model"].update(config_sha256="d" * 64)),
-        ("tokenizer_sha256 is tttttttttttt in the run and not known here",
+        ("tokenizer_sha256 is tttttttt",
          lambda m: m["provenance"]["model"].update(tokenizer_sha256=None)),
         ("weights is ", lambda m: m["provenance"]["model"].update(weights=[{"name": "b"}])),
-        ("dtype is float32 in the run and bfloat16 here", lambda m: m.update(dtype="bfloat16")),
-        ("chat_template is not known in the run and other.jinja here (and tokenizer)",
+        ("dtype is float32 in the first run and bfloat16 in the second",
+         lambda m: m.update(dtype="bfloat16")),
+        ("tokenizer is not known in the first run and x in the second (and chat_template)",
          lambda m: m["measurement"].update(chat_template="other.jinja", tokenizer="x")),
     ],
 )  # fmt: skip
