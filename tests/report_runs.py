@@ -33,6 +33,15 @@ FADING = {1: 2e-5, 4: 3e-5, 8: 2e-4}
 """At batch 8 speculation does not pay any more."""
 STEADY = {1: 2e-5, 4: 2e-6, 8: 1e-6}
 """Batches cost next to nothing: the gain stays."""
+HOSTILE = {
+    "</script><script>document.title='owned'</script>": 0.9,
+    '<img src=x onerror="document.title=1">{{7*191}} ${7*191}': 0.5,
+    "a\"b'c&d": 0.2,
+    "=cmd|' /C calc'!A0": 0.2,
+    "résumé 中文 \x1b[31m \u202e": 0.2,
+    "../../escape": 0.2,
+}
+"""Task labels that attack a page, a spreadsheet, a terminal or a file system."""
 BLOCK_PACE = (1.0, 1.01, 0.99, 1.005, 0.995)
 
 

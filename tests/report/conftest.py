@@ -4,20 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report_runs import FADING, make_run
+from report_runs import FADING, HOSTILE, make_run
 
 from selfspec_cli.report.view import ReportView, build_view
 from selfspec_cli.report.write import write_files
-
-HOSTILE = {
-    "</script><script>document.title='owned'</script>": 0.9,
-    '<img src=x onerror="document.title=1">{{7*191}} ${7*191}': 0.5,
-    "a\"b'c&d": 0.2,
-    "=cmd|' /C calc'!A0": 0.2,
-    "résumé 中文 \x1b[31m \u202e": 0.2,
-    "../../escape": 0.2,
-}
-"""Task labels that attack a page, a spreadsheet, a terminal or a file system."""
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
-from conftest import HOSTILE
+from report_runs import HOSTILE
 
 from selfspec_cli.report.figure_view import MAP
 from selfspec_cli.report.figures import draw
