@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 
 from selfspec_cli.analysis.confirmation import CONFIRM_KEYS
-from selfspec_cli.errors import RunDirError, StorageError
+from selfspec_cli.errors import StorageError
 from selfspec_cli.gate.plan_check import read_own_plan
+from selfspec_cli.gate.whole_run import hash_differs, refuse_partial
 from selfspec_cli.plan.document import PlanDocument, Rule
 from selfspec_cli.plan.files import PLAN_FILE
 from selfspec_cli.report.rule_rows import by_traffic
 from selfspec_cli.storage import RunDir, read_table
-from selfspec_cli.storage.files import file_sha256
 
 _CONFIRMED = (
     *CONFIRM_KEYS, "path_id", "group_id", "role", "committed", "rounds", "free_rounds",
@@ -24,7 +24,6 @@ _CONFIRMED = (
 )  # fmt: skip
 _REQUESTS = ("request_id", "task", "prompt_tokens", "max_tokens", "temperature")
 _DECODED = ("temperature", "exact", "is_tie")
-_AGAIN = "Run the same `selfspec calibrate` command again; it goes on from here."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,7 +62,7 @@ def read_evidence(path: Path) -> GateEvidence:
     """
     run = RunDir.load(path)
     manifest = run.manifest
-    _check_ended(manifest, path)
+    refuse_partial(run)
     plan = read_own_plan(run)
     confirm = _table(run, "confirm.csv", _CONFIRMED)
     if confirm is not None:
@@ -75,37 +74,14 @@ def read_evidence(path: Path) -> GateEvidence:
         requests=_table(run, "requests.parquet", _REQUESTS),
         confirm=confirm,
         confirm_batch=_table(run, "confirm_batch.csv", _DECODED),
-        plan_replaced=_hash_differs(run, PLAN_FILE),
+        plan_replaced=hash_differs(run, PLAN_FILE),
     )
 
 
-def _check_ended(manifest: Mapping[str, Any], path: Path) -> None:
-    for key in ("stages", "artefacts", "measurement"):
-        if not isinstance(manifest.get(key), Mapping):
-            raise RunDirError(f"{key} is missing or no mapping", where=str(path / "manifest.json"))
-    status = manifest.get("status")
-    if status != "done":
-        raise RunDirError(
-            f"status is {status!r}: the run has not ended, so nothing can be judged by it",
-            where=str(path / "manifest.json"),
-            hint=_AGAIN,
-        )
-
-
 def _table(run: RunDir, name: str, columns: Sequence[str]) -> pd.DataFrame | None:
-    """A table the run may lack; one that it lost, or that was changed since, is an error."""
+    """A table the run may lack; what it wrote is there, and its own (`refuse_partial`)."""
     file = run.artefact(name)
-    if not file.exists():
-        if name in run.manifest["artefacts"]:
-            raise StorageError("this file of the run is gone", where=str(file), hint=_AGAIN)
-        return None
-    if _hash_differs(run, name):
-        raise StorageError(
-            "is not the file that the run wrote: its hash differs from the manifest's",
-            where=str(file),
-            hint="Restore it, or measure again.",
-        )
-    return read_table(file, columns)
+    return read_table(file, columns) if file.exists() else None
 
 
 def read_walk(path: Path, columns: Sequence[str]) -> pd.DataFrame | None:
@@ -118,15 +94,9 @@ def read_walk(path: Path, columns: Sequence[str]) -> pd.DataFrame | None:
         columns: that must be there.
 
     Raises:
-        StorageError: it is gone, torn, or not what the run wrote.
+        StorageError: it is torn, or lacks a column.
     """
     return _table(RunDir.load(path), "walk.parquet", columns)
-
-
-def _hash_differs(run: RunDir, name: str) -> bool:
-    entry = run.manifest["artefacts"].get(name)
-    known = entry.get("sha256") if isinstance(entry, Mapping) else None
-    return known is not None and file_sha256(run.artefact(name)) != known
 
 
 def _check_seconds(confirm: pd.DataFrame, file: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from selfspec_cli.errors import ConfigError
 from selfspec_cli.gate.checks_memory import memory_checks
 from selfspec_cli.gate.checks_plan import break_even_checks, enough_checks, floor_checks
 from selfspec_cli.gate.checks_prediction import prediction_comparisons, regret_comparisons
@@ -87,6 +88,12 @@ def _level(asked: GateOptions) -> float:
 def _against_baseline(run: Path, asked: GateOptions) -> Sequence[Check]:
     if asked.baseline is None:
         return ()
+    if asked.baseline.resolve() == run.resolve():
+        raise ConfigError(
+            "is the run itself, which cannot fall behind itself",
+            where=f"--baseline {asked.baseline}",
+            hint="Give a run that is held to be good, on the same traces.",
+        )
     return baseline_checks(compare_runs(asked.baseline, run), asked.fail_on, _level(asked))
 
 

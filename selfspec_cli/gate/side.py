@@ -15,6 +15,7 @@ from selfspec_cli.analysis.grid_costs import LawCells
 from selfspec_cli.errors import PlanError, StorageError
 from selfspec_cli.gate.pairing import CostError
 from selfspec_cli.gate.plan_check import read_own_plan
+from selfspec_cli.gate.whole_run import refuse_partial
 from selfspec_cli.plan.document import PlanDocument, Rule
 from selfspec_cli.plan.files import PLAN_FILE
 from selfspec_cli.plan.inputs import PlanInputs, load_plan_inputs
@@ -58,11 +59,12 @@ def load_side(path: Path) -> Side:
     """Read a run for comparison.
 
     Raises:
-        RunDirError: `path` holds no run.
-        StorageError: plan.yaml or a stage is missing, or a file is torn.
+        RunDirError: `path` holds no run, or one that has not ended.
+        StorageError: plan.yaml or a stage is missing, or a file is torn or not what the run wrote.
         PlanError: the plan is another run's, or names a bucket or cell that the run does not hold.
     """
     run = RunDir.load(path)
+    refuse_partial(run)
     file = run.artefact(PLAN_FILE)
     plan = read_own_plan(run)
     inputs = load_plan_inputs(run)

@@ -5,10 +5,12 @@ from gate_runs import HERE, change_manifest, change_plan, copy_of, passing_run, 
 
 from selfspec_cli.config import load_config
 from selfspec_cli.errors import ConfigError, PlanError, RunDirError, SelfspecError, StorageError
+from selfspec_cli.gate.compare import compare_runs
 from selfspec_cli.gate.evidence import read_evidence
 from selfspec_cli.gate.rules import GateRules
 from selfspec_cli.gate.rules_file import load_rules
 from selfspec_cli.gate.run_gate import GateOptions, run_gate
+from selfspec_cli.gate.side import load_side
 from selfspec_cli.storage import file_sha256, read_table
 
 
@@ -91,9 +93,70 @@ def test_a_table_that_was_changed_or_lost_is_refused(run):
     (run / "confirm.csv").unlink()
     with pytest.raises(StorageError, match=r"confirm\.csv: this file of the run is gone"):
         read_evidence(run)
+    (run / "confirm.csv").write_text(text, encoding="utf-8")
     (run / "plan.yaml").unlink()
     with pytest.raises(StorageError, match=r"plan\.yaml: the run has no plan"):
         read_evidence(run)
+
+
+LOST = ("requests.parquet", "paths.parquet", "observations.parquet", "cost.csv", "walk.parquet")
+
+
+@pytest.mark.parametrize("name", [*LOST, "confirm.csv"])
+def test_whatever_a_plan_rests_on_must_be_there_and_its_own(run, passing, name):
+    """By `gate`, and by `compare` and `--baseline` on either side, which read other files."""
+    whole = (run / name).read_bytes()
+    for spoilt in (whole[: len(whole) // 2], None):
+        if spoilt is None:
+            (run / name).unlink()
+        else:
+            (run / name).write_bytes(spoilt)
+        told = "is gone" if spoilt is None else "is not the file that the run wrote"
+        for judge in (read_evidence, lambda path: compare_runs(passing, path), load_side):
+            with pytest.raises(StorageError, match=rf"{name}: .*{told}") as caught:
+                judge(run)
+            assert caught.value.exit_code == 2
+
+
+def in_manifest(*keys, value):
+    def edit(manifest):
+        for key in keys[:-1]:
+            manifest = manifest[key]
+        manifest[keys[-1]] = value
+
+    return edit
+
+
+FOREIGN = {
+    # field the message must name: change of the manifest
+    "stages": in_manifest("stages", value=["cost"]),
+    "stages.cost": in_manifest("stages", "cost", value="done"),
+    "stages.cost.layer_kinds": in_manifest("stages", "cost", "layer_kinds", value=7),
+    "artefacts": in_manifest("artefacts", value="all"),
+    "artefacts.confirm.csv": in_manifest("artefacts", "confirm.csv", value="abc"),
+    "artefacts.cost.csv": in_manifest("artefacts", "cost.csv", value={"sha256": 5}),
+    "measurement": in_manifest("measurement", value=[1]),
+    "measurement.exit_layers": in_manifest("measurement", "exit_layers", value="abc"),
+    "measurement.draft_lengths": in_manifest("measurement", "draft_lengths", value=[0]),
+    "provenance": in_manifest("provenance", value=[1]),
+    "provenance.device": in_manifest("provenance", "device", value="cpu"),
+    "provenance.model": in_manifest("provenance", "model", value=[1]),
+    "seeds": in_manifest("seeds", value=3),
+    "seeds.run": in_manifest("seeds", "run", value="x"),
+    "config": in_manifest("config", value="quickstart"),
+    "status": in_manifest("status", value=True),
+    "schema version": in_manifest("schema_version", value=True),
+}
+
+
+@pytest.mark.parametrize("field", FOREIGN)
+def test_a_manifest_that_no_calibration_writes_is_refused_by_field(run, passing, field):
+    change_manifest(run, FOREIGN[field])
+    for judge in (read_evidence, lambda path: compare_runs(passing, path)):
+        with pytest.raises(RunDirError) as caught:
+            judge(run)
+        assert field in str(caught.value)
+        assert "manifest.json: " in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), -1.0])

@@ -30,11 +30,19 @@ def baseline_rows(document):
     return [c for c in document["checks"] if c["name"].startswith("baseline")]
 
 
-def test_a_run_does_not_fall_behind_itself(runs, capsys):
-    _, document = gate_json(capsys, runs[0], "--baseline", runs[0])
+def test_a_run_does_not_fall_behind_its_copy(runs, tmp_path, capsys):
+    copy = shutil.copytree(runs[0], tmp_path / "copy")
+    _, document = gate_json(capsys, runs[0], "--baseline", copy)
     rows = baseline_rows(document)
     assert {row["name"] for row in rows} == {"baseline speedup", "baseline acceptance"}
     assert not [row["text"] for row in rows if row["outcome"] == "fail"]
+
+
+def test_a_run_is_no_baseline_of_itself(runs, capsys):
+    """By whatever path: it would pass whatever it does."""
+    for same in (runs[0], runs[0] / ".." / runs[0].name):
+        assert run_cli("gate", runs[0], "--baseline", same) == 2
+        assert f"--baseline {same}: is the run itself" in capsys.readouterr().err
 
 
 def test_a_run_that_fell_behind_fails_and_says_where(runs, capsys):
