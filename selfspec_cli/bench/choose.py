@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from selfspec_cli.bench.arms import forced_cell, plan_cell
 from selfspec_cli.bench.subject import Subject
@@ -11,6 +12,8 @@ from selfspec_cli.records import PreparedRequest
 from selfspec_cli.replay.decode import Cell
 from selfspec_cli.replay.setting import temperatures_of
 
+RivalsAt = Literal["greedy", "all", "none"]
+"""Requests that the library's own arms decode: at temperature 0, at any, none."""
 MIN_BUDGET = 2  # output tokens: the first comes with the prompt, and nothing is decoded after it
 
 
@@ -53,7 +56,7 @@ class Limits:
     repeats: int
     batch_sizes: tuple[int, ...]
     seed: int
-    rivals: bool = True
+    rivals: RivalsAt = "greedy"
 
 
 def choose_items(subject: Subject, requests: Sequence[PreparedRequest], limits: Limits) -> Chosen:

@@ -17,14 +17,14 @@ from typing import Any
 from selfspec_cli.bench.arms import AR, EARLY_EXIT, FORCED, LOOKUP, PLAN, RIVALS
 from selfspec_cli.bench.choose import Item
 from selfspec_cli.bench.memory import Memory
-from selfspec_cli.bench.rivals import LOOKUP_TOKENS, RivalRun, Rivals
+from selfspec_cli.bench.rivals import LOOKUP_TOKENS, RivalJob, RivalRun, Rivals
 from selfspec_cli.cost.clock import Clock
 from selfspec_cli.engine.decoder import Decoder
 from selfspec_cli.engine.exactness import Difference
 from selfspec_cli.records import Round
 from selfspec_cli.replay.confirm import first_difference
 from selfspec_cli.replay.decode import Cell, Decoded, decode, round_totals
-from selfspec_cli.replay.setting import Setting
+from selfspec_cli.replay.setting import Setting, derive_seed
 
 COLUMNS = (
     "task", "context_min", "context_max", "temperature", "batch_size", "arm", "repeat",
@@ -236,7 +236,15 @@ def _rival_row(session: _Session, arm: str) -> dict[str, Any] | None:
     if rivals is None:
         return None
     layer = item.forced.exit_layer if item.forced else None
-    run, peak = rivals.watch(lambda: rivals.run(arm, item.request, layer, bench.clock))
+    key = (item.request.request_id, item.bucket.temperature, arm, session.repeat)
+    job = RivalJob(
+        arm=arm,
+        request=item.request,
+        temperature=item.bucket.temperature,
+        exit_layer=layer,
+        seed=derive_seed(bench.setting.seed, *key),
+    )
+    run, peak = rivals.watch(lambda: rivals.run(job, bench.clock))
     if run is None or not run.deliveries:
         return None
     return _head(session, arm) | {

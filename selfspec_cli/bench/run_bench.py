@@ -214,19 +214,20 @@ def _rivals(
     chosen: Chosen,
     limits: Limits,
 ) -> Rivals | None:
-    """The library's arms: batch 1 and greedy requests only.
+    """The library's arms: batch 1 only, and greedy requests unless all are asked for.
 
     Our faster engines change the model's layers, so a second copy stays as the library made it.
     """
-    greedy = any(item.bucket.temperature == 0 for item in chosen.items)
-    if not limits.rivals or not greedy or 1 not in limits.batch_sizes:
+    sampled = limits.rivals == "all"
+    some = sampled or any(item.bucket.temperature == 0 for item in chosen.items)
+    if limits.rivals == "none" or not some or 1 not in limits.batch_sizes:
         return None
     if loaded.view.engine == "eager":
-        return Rivals(loaded)
+        return Rivals(loaded, sampled=sampled)
     if not _room_for_copy(loaded):
         return None
     own = load_model(replace(options, engine="eager"), loaded.tokenizer, layers)
-    return Rivals(own, weight_bytes(loaded.view))
+    return Rivals(own, weight_bytes(loaded.view), sampled=sampled)
 
 
 def _room_for_copy(loaded: LoadedModel) -> bool:
@@ -255,9 +256,10 @@ def _without_library(bench: Bench, chosen: Chosen) -> list[str]:
     without = sum(not bench.library_decodes(item) for item in chosen.items)
     if bench.rivals is None or not without:
         return []
+    zero = "" if bench.rivals.sampled else "temperature 0 unless --rivals all, "
     return [
         f"{without} of {len(chosen.items)} requests are not decoded with the library's own arms "
-        f"({', '.join(RIVALS)}): those take temperature 0, no penalties, no stop strings"
+        f"({', '.join(RIVALS)}): those take {zero}no penalties, no stop strings"
     ]
 
 

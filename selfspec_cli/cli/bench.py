@@ -63,6 +63,13 @@ def bench(
     price_per_hour: Annotated[
         float | None, typer.Option(help="Price of the machine an hour, for cost per 1,000 tokens.")
     ] = None,
+    rivals: Annotated[
+        str,
+        typer.Option(
+            help="Requests for the library's own arms: greedy, all or none. Above T = 0 these "
+            "take long and write texts of their own, so time a token compares."
+        ),
+    ] = "greedy",
     limit: Annotated[
         int | None, typer.Option(min=1, help="Most requests read from the traces.")
     ] = None,
@@ -116,6 +123,7 @@ def bench(
                 limit=limit,
                 seed=seed,
                 price_per_hour=price_per_hour,
+                rivals=rivals,
             ),
             as_json=as_json,
             quiet=quiet,

@@ -7,13 +7,14 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
 import typer
 
 from selfspec_cli.errors import ConfigError
 
 if TYPE_CHECKING:
+    from selfspec_cli.bench.choose import RivalsAt
     from selfspec_cli.bench.results import BenchRun
     from selfspec_cli.bench.run_bench import BenchWish
     from selfspec_cli.bench.subject import Subject
@@ -42,6 +43,7 @@ class DecodeWish:
     limit: int | None
     seed: int
     price_per_hour: float | None
+    rivals: str
 
 
 def decode_and_print(wish: DecodeWish, *, as_json: bool, quiet: bool) -> None:
@@ -135,12 +137,24 @@ def _bench_wish(wish: DecodeWish) -> BenchWish:
         repeats=wish.repeats,
         batch_sizes=parse_batch_sizes(wish.batch_sizes, where="--batch-size"),
         seed=wish.seed,
+        rivals=_rivals_at(wish.rivals),
     )
     return BenchWish(
         limits=limits,
         model_asked=wish.model is not None,
         price_per_hour=wish.price_per_hour,
         argv=tuple(sys.argv[1:]),
+    )
+
+
+def _rivals_at(name: str) -> RivalsAt:
+    from selfspec_cli.bench.choose import RivalsAt
+
+    for known in get_args(RivalsAt):
+        if known == name:
+            return cast("RivalsAt", known)
+    raise ConfigError(
+        f"unknown requests {name!r}", where="--rivals", hint=f"Use {', '.join(get_args(RivalsAt))}."
     )
 
 
