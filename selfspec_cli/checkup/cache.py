@@ -18,6 +18,7 @@ from selfspec_cli.checkup.attempts import STOPPED, attempt, stopped
 from selfspec_cli.checkup.records import Part
 from selfspec_cli.checkup.subject import Subject
 from selfspec_cli.engine.decoder import Decoder, Job
+from selfspec_cli.engine.graphs import GraphView
 from selfspec_cli.engine.laws import Processor
 from selfspec_cli.engine.policies import GreedyPolicy
 from selfspec_cli.engine.verify import Verdict
@@ -241,6 +242,8 @@ def _short(case: _Case) -> list[str]:
     state = case.decoder(case.subject.policy())
     needed = len(case.prompt) + case.subject.budget - 1
     state.cache = case.subject.view.new_cache(capacity=needed - 1)
+    if isinstance(case.subject.view, GraphView):  # takes more room than it is asked for
+        state.cache.capacity = needed - 1
     try:
         state.prefill()
         while state.finish is None:

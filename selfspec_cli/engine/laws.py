@@ -46,7 +46,7 @@ class Processor:
         self._rules = Rules(
             sampling=sampling,
             prompt=torch.tensor(list(prompt), dtype=torch.long),
-            eos_ids=tuple(eos_ids),
+            eos_ids=tuple(i for i in eos_ids if 0 <= i < vocab_size),  # some checkpoints say -1
             token_mask=token_mask,
         )
         self.unchanged = not sampling.penalised and token_mask is None

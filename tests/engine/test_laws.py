@@ -129,6 +129,14 @@ def test_min_tokens_forbids_eos_until_then():
         assert bool((law[[EOS, 4]] == 0).all()) == forbidden, f"after {len(output)} tokens"
 
 
+def test_an_eos_id_outside_the_vocabulary_forbids_no_token():
+    """Counted from the end, -1 would be the last token."""
+    outside = [-1, V, V + 7]
+    law = Processor(Sampling(min_tokens=5), V, eos_ids=outside).laws(_logits(1), [])
+    assert float(law[0, -1]) > 0, "the last token was taken for the EOS -1"
+    assert torch.equal(law, Processor(Sampling(), V).laws(_logits(1), []))
+
+
 def test_min_tokens_without_any_eos_changes_nothing():
     law = Processor(Sampling(min_tokens=5), V).laws(_logits(1), [])
     assert torch.equal(law, Processor(Sampling(), V).laws(_logits(1), []))
