@@ -58,8 +58,11 @@ def gate(
             where="--fail-on",
             hint="Add --baseline RUN; --min-speedup X is a limit without one.",
         )
+    from selfspec_cli.gate.junit import check_place
     from selfspec_cli.gate.rules_file import load_rules
 
+    if junit is not None:
+        check_place(junit)
     loaded = load_rules(rules, min_speedup=min_speedup, concurrency=concurrency)
     from selfspec_cli.gate.fail_on import parse_fail_on
     from selfspec_cli.gate.run_gate import GateOptions, run_gate

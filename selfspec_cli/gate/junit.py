@@ -1,12 +1,40 @@
 """JUnit XML of a gate, for the test views of CI systems."""
 
 from collections import Counter
+from pathlib import Path
 from xml.etree import ElementTree
 
+from selfspec_cli.errors import ConfigError
 from selfspec_cli.gate.verdict import Check, GateReport
 from selfspec_cli.report.format import shown
+from selfspec_cli.storage.files import read_bytes
 
 _SUITE = "selfspec gate"
+
+
+def check_place(file: Path) -> None:
+    """Refuse, before anything is judged, a place that cannot hold the file or holds another one.
+
+    Args:
+        file: of `--junit`.
+
+    Raises:
+        ConfigError: a folder, a missing folder, or a file that is no XML.
+    """
+    where = f"--junit {file}"
+    if not file.name or file.is_dir():
+        raise ConfigError("is a folder, not a file", where=where, hint="Give a file: junit.xml")
+    if not file.absolute().parent.is_dir():
+        raise ConfigError("the folder does not exist", where=where, hint="Create it first.")
+    if file.is_file() and not _is_xml(file):
+        raise ConfigError(
+            "exists and is no XML; it is left alone", where=where, hint="Give another --junit."
+        )
+
+
+def _is_xml(file: Path) -> bool:
+    start = read_bytes(file)[:64].lstrip()
+    return not start or start.startswith(b"<?xml")
 
 
 def junit_xml(report: GateReport) -> bytes:

@@ -31,8 +31,9 @@ def load_rules(
         concurrency: in place of `memory.concurrency`, requests at once.
 
     Raises:
-        ConfigError: no such preset or file, not YAML, a repeated or unknown key, a limit that is
-            not finite or out of range; names file, line and key, and the nearest known key.
+        ConfigError: no such preset or file, an empty one, not YAML, a repeated or unknown key, a
+            limit that is not finite or out of range; names file, line and key, and the nearest
+            known key.
     """
     shown, yaml = _read(name_or_file)
     try:
@@ -53,13 +54,17 @@ def _read(name_or_file: str) -> tuple[str, YamlText]:
         data = read_bytes(path)
     except StorageError as error:
         hint = f"Give --rules a YAML file or one of: {', '.join(rules_names())}."
-        raise ConfigError(error.what, where=shown, hint=hint) from error
+        raise ConfigError(error.what, where=shown or "--rules", hint=hint) from error
     return shown, parse_yaml(data, shown, ConfigError)
 
 
 def _mapping(data: object, shown: str) -> Mapping[str, Any]:
-    if data is None:
-        return {}
+    if data is None:  # a file cut to nothing would else pass as the default
+        raise ConfigError(
+            "holds no rule",
+            where=shown,
+            hint="Leave --rules out for the default, or write `{}`.",
+        )
     if not isinstance(data, Mapping):
         raise ConfigError(
             f"rules are a mapping of checks, this is a {type(data).__name__}",

@@ -199,6 +199,13 @@ RULES = {
     "none": ("speedup:", "speedup"),
     "below gate": ("gate: {speedup: {}}", "not below `gate`"),
     "torn": ("speedup: {", "not valid YAML"),
+    "empty": ("", "rules.yaml: holds no rule"),
+    "comments": ("# speedup: {min_speedup: 2}", "rules.yaml: holds no rule"),
+    "two documents": ("speedup: {}\n---\nage: {}", "rules.yaml:2: not valid YAML"),
+    "a call": ("age: !!python/object/apply:os.getcwd []", "rules.yaml:1: not valid YAML"),
+    "a number": ("5", "a mapping of checks, this is a int"),
+    "a key that is none": ("null: {}", "keys should be strings (got None)"),
+    "beyond floats": ("age: {max_days: 1e400}", "rules.yaml:1: age.max_days"),
 }
 
 
@@ -210,6 +217,23 @@ def test_bad_rules_name_their_place(tmp_path, case):
         load_rules(str(tmp_path / "rules.yaml"))
     assert told in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [(bytes(range(128, 256)), "not UTF-8 text"), ("a: é".encode("latin-1"), "not UTF-8 text")],
+)
+def test_rules_that_are_no_text_are_refused(tmp_path, data, told):
+    (tmp_path / "rules.yaml").write_bytes(data)
+    with pytest.raises(ConfigError, match=rf"rules\.yaml:1: {told}"):
+        load_rules(str(tmp_path / "rules.yaml"))
+
+
+def test_rules_without_a_name_or_in_a_folder_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"^--rules: cannot be read"):
+        load_rules("")
+    with pytest.raises(ConfigError, match=f"^{tmp_path}: cannot be read"):
+        load_rules(str(tmp_path))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 0.0])

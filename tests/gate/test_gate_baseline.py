@@ -72,9 +72,33 @@ def test_junit_has_one_case_a_check(runs, tmp_path, capsys):
     assert sum(1 for _ in cases) == len(document["checks"])
 
 
-def test_a_junit_file_that_cannot_be_written(runs, tmp_path, capsys):
-    assert run_cli("gate", runs[0], "--junit", tmp_path / "no" / "gate.xml", "-q") == 2
-    assert "gate.xml" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("no/gate.xml", "the folder does not exist"),
+        (".", "is a folder, not a file"),
+        ("", "is a folder, not a file"),
+        ("plan.yaml", "exists and is no XML; it is left alone"),
+        ("page.html", "exists and is no XML; it is left alone"),
+    ],
+)
+def test_a_junit_file_that_cannot_be_written(runs, tmp_path, capsys, monkeypatch, place, told):
+    """Told before anything is judged; no other file is replaced."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("plan.yaml", "page.html"):
+        (tmp_path / name).write_text("<!doctype html>")
+    assert run_cli("gate", runs[0], "--junit", place, "-q") == 2
+    said = capsys.readouterr()
+    assert f"--junit {place or '.'}: {told}" in said.err
+    assert not said.out
+    assert (tmp_path / "plan.yaml").read_text() == "<!doctype html>"
+
+
+def test_a_junit_file_is_written_again(runs, tmp_path, capsys):
+    file = tmp_path / "gate.xml"
+    codes = {run_cli("gate", runs[0], "--junit", file, "-q") for _ in range(2)}
+    assert len(codes) == 1
+    assert 2 not in codes, capsys.readouterr().err
 
 
 def test_a_workflow_gets_annotations_and_a_summary(runs, tmp_path, capsys, monkeypatch):
