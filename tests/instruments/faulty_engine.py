@@ -168,6 +168,17 @@ def slow_rounds(engine: Faulty) -> None:
     engine.patch.setattr(Decoder, "round", slow)
 
 
+def slow_draft_steps(engine: Faulty) -> None:
+    """Each draft step of a round waits, which no chain of layers timed alone shows."""
+    real = Decoder._draft
+
+    def slow(state: Decoder, exit_layer: int, k: int) -> Any:
+        engine.time.take(0.8 * k * N * LAYER_S)
+        return real(state, exit_layer, k)
+
+    engine.patch.setattr(Decoder, "_draft", slow)
+
+
 def slower_when_decoding(engine: Faulty) -> None:
     """The machine loses a third of its pace after costs were timed."""
     real = confirm_stage.confirm_path

@@ -33,6 +33,7 @@ FAULTS = {
     "head_outweighs_the_layers": "draft_step_slow",
     "slow_verification": "verify_slow",
     "slow_rounds": "overhead_share",
+    "slow_draft_steps": "draft_step_slow",
     "slower_when_decoding": "pace_changed",
 }
 
