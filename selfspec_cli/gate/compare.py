@@ -19,7 +19,14 @@ from selfspec_cli.gate.comparable import (
     priced_otherwise,
 )
 from selfspec_cli.gate.pairing import CostError, Paired, paired_p99, paired_rate, paired_speedup
-from selfspec_cli.gate.side import CELL, Side, cost_errors, load_side, pricing_errors
+from selfspec_cli.gate.side import (
+    CELL,
+    Side,
+    cost_errors,
+    load_side,
+    pricing_errors,
+    pricing_jumps,
+)
 from selfspec_cli.plan import text
 from selfspec_cli.plan.rules import cell_of
 from selfspec_cli.plan.traffic import BUCKET, key_of
@@ -172,14 +179,21 @@ def _costs(base: Side, new: Side, pairs: pd.DataFrame, bucket: np.ndarray) -> li
     shared = base.cost_sha256 is not None and base.cost_sha256 == new.cost_sha256
     if shared and not pairs["moved"].any():
         return [[] for _ in range(int(bucket.max()) + 2)]  # one measurement prices both plans
-    found, laws = [], priced_otherwise(base, new)
-    for side, run in (("base", base), ("new", new)):
-        names = {f"{side}_{name}": name for name in ("on", *CELL, "seconds")}
-        rows = pairs[["path_id", "weight", *names]].rename(columns=names)
-        found.append(cost_errors(run, rows, bucket))
-        if laws:
-            found.append(pricing_errors(run, rows, bucket, set(laws)))
+    seen = [(run, _of_side(pairs, side)) for side, run in (("base", base), ("new", new))]
+    found = [cost_errors(run, rows, bucket) for run, rows in seen]
+    laws = priced_otherwise(base, new)
+    if laws:
+        jumps = [np.abs(pricing_jumps(run, rows, bucket, laws)) for run, rows in seen]
+        most = np.sum(jumps, axis=0)
+        for run, rows in seen:
+            errors = pricing_errors(run, rows, bucket, laws)
+            found.append([one.at_most(bound) for one, bound in zip(errors, most, strict=True)])
     return [list(errors) for errors in zip(*found, strict=True)]
+
+
+def _of_side(pairs: pd.DataFrame, side: str) -> pd.DataFrame:
+    names = {f"{side}_{name}": name for name in ("on", *CELL, "seconds")}
+    return pairs[["path_id", "weight", *names]].rename(columns=names)
 
 
 def _row(

@@ -33,6 +33,10 @@ class CostError:
     """NaN: not known, then there is no interval."""
     degrees: float
 
+    def at_most(self, bound: float) -> "CostError":
+        """Return the error, no larger than `bound`; one that is not known stays so."""
+        return CostError(log_sd=float(np.minimum(self.log_sd, bound)), degrees=self.degrees)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:

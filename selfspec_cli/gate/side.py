@@ -1,7 +1,7 @@
 """One run as a comparison sees it: what each observed path takes under the run's own plan."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from selfspec_cli.analysis.batching import paid_lengths
 from selfspec_cli.analysis.cost_fit import CostFit
+from selfspec_cli.analysis.cost_surface import CostSurface
 from selfspec_cli.analysis.evidence import Cell
 from selfspec_cli.analysis.grid_costs import LawCells
+from selfspec_cli.analysis.reprice import price_rounds, stack_lists
+from selfspec_cli.analysis.walk import surface_for
 from selfspec_cli.errors import PlanError, StorageError
 from selfspec_cli.gate.pairing import CostError
 from selfspec_cli.gate.plan_check import read_own_plan
@@ -127,6 +131,44 @@ def pricing_errors(
     of_row = np.array([sds.get(str(law), 0.0) for law in walk["law"]], dtype=float)
     degrees = float(max(min(map(len, judged.values()), default=1), 1))
     return _shares(rows, bucket, walk, of_row, degrees)
+
+
+def pricing_jumps(
+    side: Side, rows: pd.DataFrame, bucket: npt.NDArray[np.int64], laws: Collection[str]
+) -> Floats:
+    """Return log seconds less those by plain parts, of each bucket's decoding, and of all, last.
+
+    Two ways of pricing cannot set two runs further apart than this, of both runs.
+
+    Args:
+        side: the run.
+        rows: rows of `side.paths`, weighed by their column `weight`.
+        bucket: number of the bucket of each row, from 0.
+        laws: that the other run prices another way; others count 0.
+    """
+    walk = _walk_under_rules(side, rows, bucket)
+    jumps = np.zeros(len(walk))
+    for law in laws:
+        chosen = (walk["law"] == law).to_numpy()
+        if chosen.any():
+            surface = surface_for(side.inputs.costs.surfaces, law)
+            plain = replace(surface, whole=None, whole_error=None).corrected(1.0, 0.0)
+            own, by_parts = (_priced(walk.loc[chosen], one) for one in (surface, plain))
+            jumps[chosen] = np.log(np.maximum(own, 1e-300) / np.maximum(by_parts, 1e-300))
+    return np.array([one.log_sd for one in _shares(rows, bucket, walk, jumps, 1.0)])
+
+
+def _priced(walk: pd.DataFrame, surface: CostSurface) -> Floats:
+    """Seconds of the rounds of each walk row under a surface."""
+    lengths = walk["draft_length"].to_numpy(dtype=np.int64)
+    width = int(lengths.max()) + 1
+    return price_rounds(
+        walk["exit_layer"].to_numpy(dtype=np.int64),
+        stack_lists(walk["rounds_by_drafted"], width),
+        stack_lists(walk["context_by_drafted"], width),
+        surface,
+        paid_lengths(lengths, int(walk["batch_size"].iloc[0])),
+    )
 
 
 def _held_out_errors(fit: CostFit) -> Floats:

@@ -15,7 +15,8 @@ from selfspec_cli.gate import comparable, compare
 from selfspec_cli.gate.compare import compare_sides
 from selfspec_cli.gate.fail_on import baseline_checks
 from selfspec_cli.gate.holm import FAMILY_LEVEL
-from selfspec_cli.gate.side import load_side
+from selfspec_cli.gate.pairing import CostError
+from selfspec_cli.gate.side import load_side, pricing_jumps
 from selfspec_cli.plan.rules import cell_of
 from selfspec_cli.storage import RunDir
 
@@ -100,6 +101,21 @@ def test_without_the_error_of_pricing_it_fails_often(machine, monkeypatch):
     monkeypatch.setattr(compare, "priced_otherwise", lambda base, new: ())
     failed, _ = failures(machine, 4, (0.04, 0.06))
     assert failed > MOST, f"{failed} of 4"
+
+
+def test_a_way_of_pricing_counts_no_more_than_it_moves(machine):
+    """Held-out rounds may be far off where no rule looks; what is not known stays not known."""
+    error = CostError(log_sd=0.08, degrees=6.0)
+    assert error.at_most(0.01) == CostError(log_sd=0.01, degrees=6.0)
+    assert error.at_most(0.5) == error
+    assert np.isnan(CostError(log_sd=np.nan, degrees=1.0).at_most(0.01).log_sd)
+    rng = np.random.default_rng(6)
+    plain, corrected = machine(rng, missing=0.0), machine(rng, missing=0.25)
+    rows, bucket = plain.paths.assign(weight=1.0), np.zeros(len(plain.paths), dtype=np.int64)
+    for side, moved in ((plain, 0.0), (corrected, np.log(1.25))):
+        found = pricing_jumps(side, rows, bucket, ["greedy"])
+        assert found == pytest.approx([moved, moved], abs=0.02), found
+    assert not pricing_jumps(corrected, rows, bucket, []).any()
 
 
 def test_rounds_that_really_became_slower_fail_although_priced_otherwise(machine):
