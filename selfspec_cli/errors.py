@@ -83,5 +83,11 @@ class ExactnessError(SelfspecError):
     exit_code = EXIT_DIFFERS
 
 
+def short_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, by the words of Python, PyTorch or a driver."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or "allocate memory" in said or "out of memory" in said
+
+
 class ShapeError(ValueError):
     """Array arguments disagree in shape; a programming error, not a user's."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-import torch
+from selfspec_cli.errors import short_of_memory
 
 STOPPED = (RuntimeError, ValueError, IndexError)
 """What the engine raises where an invariant of its own is broken."""
@@ -17,13 +17,13 @@ def attempt(where: str, faults: list[str], work: Callable[[], Iterable[str]]) ->
         work: one case.
 
     Raises:
-        torch.OutOfMemoryError: there is too little memory, which says nothing about the decoder.
+        RuntimeError: there is too little memory, which says nothing about the decoder.
     """
     try:
         faults.extend(work())
-    except torch.OutOfMemoryError:
-        raise
     except STOPPED as error:
+        if short_of_memory(error):
+            raise
         faults.append(f"{where}: {stopped(error)}")
 
 

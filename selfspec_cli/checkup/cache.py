@@ -23,6 +23,7 @@ from selfspec_cli.engine.laws import Processor
 from selfspec_cli.engine.policies import GreedyPolicy
 from selfspec_cli.engine.verify import Verdict
 from selfspec_cli.engine.view import LayerView
+from selfspec_cli.errors import short_of_memory
 from selfspec_cli.records import Round
 
 PART = Part(name="cache", title="cache after every round", unit="change of a logit")
@@ -152,9 +153,9 @@ def _round_fault(case: _Case, state: Decoder, calls: LayerCalls) -> str:
     ended = ""
     try:
         case.round(state)
-    except torch.OutOfMemoryError:
-        raise
     except STOPPED as error:  # wrong calls are often what stops a decoder, and are told with it
+        if short_of_memory(error):
+            raise
         ended = stopped(error)
     wrong = _wrong_calls(calls.take(), case.exit_layer, state.view.num_layers, drafted)
     held = len(case.prompt) + len(state.output) - 1

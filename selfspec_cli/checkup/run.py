@@ -14,7 +14,7 @@ from selfspec_cli.checkup.subject import Subject, library_outputs, make_subject
 from selfspec_cli.cost.clock import Clock
 from selfspec_cli.engine.load import LoadedModel, LoadOptions, read_config, resolve_device
 from selfspec_cli.engine.view import LayerView
-from selfspec_cli.errors import ModelError
+from selfspec_cli.errors import ModelError, short_of_memory
 
 Told = Callable[[], None]
 Outputs = Mapping[int, tuple[int, ...]]
@@ -35,9 +35,11 @@ def run(options: LoadOptions, told: Progress | None = None, *, seed: int = 0) ->
     """
     try:
         return _run(replace(options, rows=rows.ROWS), _Bench(told=told or Silent()), seed)
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if not short_of_memory(error):
+            raise
         raise ModelError(
-            f"too little memory on the device: {str(error).splitlines()[0]}",
+            f"too little memory on the device: {(str(error).splitlines() or [''])[0]}",
             where=f"-m {options.model}",
             hint="Use a smaller --dtype or another --device.",
         ) from None
@@ -138,9 +140,9 @@ def _library(subject: Subject, bench: _Bench) -> Outputs | str:
     try:
         with bench.told.stage("transformers' own greedy tokens", len(subject.prompts)) as stage:
             return library_outputs(subject, stage.advance)
-    except torch.OutOfMemoryError:
-        raise
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+        if short_of_memory(error):
+            raise
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return f"transformers cannot generate with this model: {first}"
 

@@ -24,9 +24,16 @@ from selfspec_cli.cli.plan import plan
 from selfspec_cli.cli.report import report
 from selfspec_cli.cli.verify import verify
 from selfspec_cli.cli.visible import visible
-from selfspec_cli.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_TERMINATED, SelfspecError
+from selfspec_cli.errors import (
+    EXIT_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    SelfspecError,
+    short_of_memory,
+)
 
 COMPILE_CACHE = "TORCHINDUCTOR_CACHE_DIR"  # importing torch's compiler makes this folder
+MORE_ROOM = "Use a smaller --dtype, shorter contexts or smaller batches, or another machine."
 
 app = typer.Typer(
     name="selfspec",
@@ -119,12 +126,11 @@ def _run(argv: list[str] | None) -> int:
     except SelfspecError as error:
         typer.echo("error: " + visible(str(error), keep="\n"), err=True)
         return error.exit_code
-    except OSError as error:
-        if COMPILE_CACHE not in os.environ or not str(error.filename or "").strip():
+    except (OSError, MemoryError, RuntimeError) as error:
+        told = _about_machine(error)
+        if not told:
             raise
-        if not Path(os.environ[COMPILE_CACHE]).is_relative_to(str(error.filename)):
-            raise
-        typer.echo(f"error: {COMPILE_CACHE}: {error}\n  Name a folder that can be made.", err=True)
+        typer.echo(f"error: {visible(told, keep=chr(10))}", err=True)
         return EXIT_INPUT
     except WrongUsage as error:
         error.show()
@@ -136,6 +142,17 @@ def _run(argv: list[str] | None) -> int:
         typer.echo(f"terminated; {_left(stop, argv)}", err=True)
         return EXIT_TERMINATED
     return result if isinstance(result, int) else 0
+
+
+def _about_machine(error: Exception) -> str:
+    """What a person can mend in an error that is this machine's; empty for any other."""
+    if short_of_memory(error):
+        first = (str(error).strip().splitlines() or ["no more can be had"])[0]
+        return f"too little memory: {first}\n  {MORE_ROOM}"
+    wanted, refused = os.environ.get(COMPILE_CACHE), getattr(error, "filename", None)
+    if wanted and refused and Path(wanted).is_relative_to(str(refused)):
+        return f"{COMPILE_CACHE}: {error}\n  Name a folder that can be made."
+    return ""
 
 
 def _left(stop: BaseException, argv: list[str] | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 
 from selfspec_cli.engine.demo import demo_model_folder
 from selfspec_cli.engine.dtypes import check_dtype
@@ -234,7 +235,7 @@ def _load_weights(options: LoadOptions, config: Any) -> Any:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, output_loading_info=True, **_gguf(options), **extra
         )
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         method = _quantisation_name(quantisation)
         what = f"a checkpoint quantised with {method}" if method else "the model"
         raise ModelError(

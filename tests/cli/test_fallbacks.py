@@ -1,6 +1,7 @@
 """Where a fast engine or a device cannot be had: one notice or one message, the right exit code."""
 
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -10,7 +11,9 @@ import torch
 from checkpoints import random_model, run_cli, save_checkpoint
 
 from selfspec_cli.cli import app
+from selfspec_cli.cost import alone
 from selfspec_cli.engine import compiled, layer_programs
+from selfspec_cli.engine.decoder import Decoder
 from selfspec_cli.engine.graphs import GraphNotice
 
 FALLBACK = "decoding with the library's layers over the linear kernel: compiled layers cannot"
@@ -102,3 +105,43 @@ def test_only_our_own_warnings_reach_the_screen(capsys, monkeypatch):
         warnings.warn("distutils was imported before setuptools", UserWarning, stacklevel=1)
         warnings.warn("decoding with the eager engine from here on", GraphNotice, stacklevel=1)
     assert capsys.readouterr().err == "decoding with the eager engine from here on\n"
+
+
+@pytest.mark.parametrize("size", [0, 3000])
+def test_a_cut_weight_file_is_refused(folder, tmp_path, capsys, size):
+    """As an interrupted download leaves it."""
+    place = shutil.copytree(folder, tmp_path / "cut")
+    with (place / "model.safetensors").open("r+b") as file:
+        file.truncate(size)
+    assert run_cli("verify", "-m", place, "--device", "cpu", "-q") == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: -m {place}: transformers cannot load the model here")
+
+
+SHORT = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+
+
+@pytest.mark.parametrize("command", [("verify",), ("bench", *COST)], ids=["verify", "bench"])
+def test_too_little_memory_is_a_message_and_no_finding(folder, capsys, monkeypatch, command):
+    """A decoder that ran out of memory was not shown to be wrong: 2, not 1."""
+
+    def twin(*_args, **_options):
+        raise RuntimeError(SHORT)
+
+    monkeypatch.setattr(Decoder, "ar_step", twin)
+    monkeypatch.setattr(alone, "read_bandwidth", twin)
+    assert run_cli(*command, "-m", folder, "--device", "cpu", "-q") == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "too little memory" in err
+    assert "can't allocate memory: you tried to allocate 9 bytes" in err
+    assert len(err.strip().splitlines()) == 2, "a message and a hint"
+
+
+def test_another_error_of_the_program_is_not_called_short_memory(folder, monkeypatch):
+    def twin(*_args, **_options):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(alone, "read_bandwidth", twin)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        run_cli("bench", *COST, "-m", folder, "--device", "cpu", "-q")
