@@ -126,7 +126,7 @@ def num_batches(subject: Subject) -> int:
 
 
 def real_rounds(subject: Subject, told: Callable[[], None]) -> RealRounds:
-    """Make pairs of rounds at the shallowest exit from one state, and judge what they commit.
+    """Make pairs of rounds from one state, and judge what they commit.
 
     Args:
         subject: model and cases.
@@ -203,6 +203,7 @@ def _make(
     jobs = [job for _ in policies]
     batch = BatchDecoder(subject.view, jobs, policies, max_draft=DRAFT_LENGTH)
     batch.prefill()
+    exits = subject.exit_layers[:-1]  # in turn: a deep one accepts whole drafts, a shallow one few
     for turn in range(num_batches(subject)):
         for at, policy in enumerate(policies):
             policy.keeps = turn == 0 and at < COMPARED_ROWS
@@ -211,7 +212,7 @@ def _make(
         batch.rewind(1)
         for _ in range(2):
             if batch.live:
-                batch.round(subject.exit_layers[0], DRAFT_LENGTH)
+                batch.round(exits[turn % len(exits)], DRAFT_LENGTH)
         told()
     return ()
 
