@@ -124,7 +124,7 @@ def test_d04_an_output_that_cannot_be_is_refused_at_once(argv, out, run, tmp_pat
 
 @pytest.mark.parametrize("argv", READERS, ids=[argv[0] for argv in READERS])
 def test_d06_a_run_that_was_stopped_is_not_taken_as_complete(argv, run, tmp_path, capsys):
-    """D06: without its plan a run enables nothing; who judges it says so and does not pass."""
+    """D06: a run without walk and plan is refused by name, never judged, planned or explained."""
     stopped = shutil.copytree(run, tmp_path / "stopped")
     for name in ("plan.yaml", "confirm.csv", "grid.csv", "walk.parquet"):
         (stopped / name).unlink(missing_ok=True)
@@ -137,13 +137,6 @@ def test_d06_a_run_that_was_stopped_is_not_taken_as_complete(argv, run, tmp_path
     (stopped / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     code = run_cli(*filled(argv, stopped))
     said = capsys.readouterr()
-    if argv[0] == "doctor":  # it explains what there is
-        assert code == 0, said.err
-        return
-    if argv[0] == "plan":  # it plans from what was observed: nothing can be on
-        assert code in {0, 3}, said.err
-        assert "off everywhere" in " ".join(said.out.split()), said.out
-        return
     assert code == 2, f"exit code {code}: {said.out[-500:]}"
     assert str(stopped) in said.err.replace("\n", ""), said.err
     assert "enabled: true" not in said.out
