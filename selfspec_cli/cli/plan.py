@@ -68,10 +68,9 @@ def plan(
 
 def _planned(run: RunDir, cost: Path | None, settings: PlanSettings) -> PlanDocument:
     from selfspec_cli.plan.confirming import MeasuredCell, apply_confirmation
-    from selfspec_cli.plan.inputs import load_plan_inputs, refuse_stopped
+    from selfspec_cli.plan.inputs import load_plan_inputs
     from selfspec_cli.plan.planner import basis_of, draft_plan
 
-    refuse_stopped(run)
     basis = basis_of(load_plan_inputs(run, cost), settings)
     draft = draft_plan(basis)
     measured = MeasuredCell.of_run(run)

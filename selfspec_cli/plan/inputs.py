@@ -96,30 +96,11 @@ def load_plan_inputs(run: RunDir, cost_file: Path | None = None) -> PlanInputs:
     )
 
 
-def refuse_stopped(run: RunDir) -> None:
-    """Refuse to plan by a run that was stopped before its walk.
-
-    A finished run's walk can be made again from the other stages; a run that was stopped before it
-    has not timed or checked all that a plan would claim.
-
-    Args:
-        run: as loaded.
-
-    Raises:
-        StorageError: it is stopped or still running, and a stage up to its walk is not complete.
-    """
-    if run.manifest.get("status") in ("running", "incomplete"):
-        _check_done(run, ("observe", "cost", "walk"))
-
-
 def _measurement(run: RunDir) -> Mapping[str, Sequence[int]]:
-    _check_done(run, ("observe", "cost"))
-    found: Mapping[str, Sequence[int]] = run.manifest["measurement"]
-    return found
-
-
-def _check_done(run: RunDir, stages: Sequence[str]) -> None:
-    for stage in stages:
+    # A finished run's walk can be made again from the other two; a run that was stopped before it
+    # has not timed or checked all that a plan would claim.
+    stopped = run.manifest.get("status") in ("running", "incomplete")
+    for stage in ("observe", "cost", "walk") if stopped else ("observe", "cost"):
         if not run.stage_done(stage):
             raise StorageError(
                 f"the stage {stage} of this run is not complete, or its files have changed",
@@ -127,6 +108,8 @@ def _check_done(run: RunDir, stages: Sequence[str]) -> None:
                 hint="Run the same `selfspec calibrate` command again; it goes on from where it "
                 "stopped.",
             )
+    found: Mapping[str, Sequence[int]] = run.manifest["measurement"]
+    return found
 
 
 def _own_costs(run: RunDir, kinds: Sequence[str]) -> Costs:

@@ -59,8 +59,8 @@ def diagnose(
     Raises:
         RunDirError: `path` or `traffic` holds no run.
         ComparisonError: `traffic` is of another model or tokenizer.
-        StorageError: a file is missing, torn or of another schema, or the run ended before its
-            costs were measured.
+        StorageError: a file is missing, torn or of another schema, or the run was stopped
+            before its walk.
         PlanError: plan.yaml is no plan of this version.
     """
     run = RunDir.load(path)
