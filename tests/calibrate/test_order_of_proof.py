@@ -47,18 +47,32 @@ def test_predictions_are_hashed_before_the_first_confirming_decode(
         assert hashes == now, f"changed after confirm decode {at}"
 
 
-def test_without_predictions_nothing_is_confirmed(tiny_checkpoint, trace, tmp_path, monkeypatch):
-    """Broken twin: a walk stage that was not finished is caught before any decode."""
+def unfinished_walk_after(name, monkeypatch):
+    """Broken twin: once the calibration's `name` is done, its walk counts as not finished."""
     import selfspec_cli.calibrate.run as module
 
-    real = module.run_walk
+    real = getattr(module, name)
 
     def unfinished(run, *rest):
         found = real(run, *rest)
         run.set_stage("walk", "running")
         return found
 
-    monkeypatch.setattr(module, "run_walk", unfinished)
+    monkeypatch.setattr(module, name, unfinished)
+
+
+def test_without_predictions_nothing_is_planned(
+    tiny_checkpoint, trace, tmp_path, monkeypatch, capsys
+):
+    unfinished_walk_after("run_walk", monkeypatch)
+    assert run_cli(*command(tiny_checkpoint, trace, tmp_path, config_text=SMALL)) == 2
+    assert "the stage walk of this run is not complete" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "confirm.csv").exists()
+
+
+def test_without_predictions_nothing_is_confirmed(tiny_checkpoint, trace, tmp_path, monkeypatch):
+    """Whatever comes between plan and confirmation, the first decode looks again."""
+    unfinished_walk_after("draft_plan", monkeypatch)
     with pytest.raises(RuntimeError, match="before they are confirmed"):
         run_cli(*command(tiny_checkpoint, trace, tmp_path, config_text=SMALL))
 
