@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from speed_tables import early_exit_table, step_speed_table
+from speed_tables import early_exit_table, growth_table, step_speed_table
 
 HERE = Path(__file__).resolve().parent
 README = HERE.parent.parent / "README.md"
@@ -173,6 +173,29 @@ def ranking_table(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + f"\n\n{told}\n"
 
 
+def predictions_table(document: Mapping[str, Any]) -> str:
+    """Errors of the cells of `predictions.py`, all together and in groups."""
+    groups = [("all", document["all"])]
+    groups += [
+        (f"{name} {value}" if name != "schedule" else value, one)
+        for key, name in (("model", "twin"), ("batch_size", "batch"), ("schedule", "schedule"),
+                          ("temperature", "T ="))
+        for value, one in document["by"][key].items()
+    ]  # fmt: skip
+    lines = [
+        "| cells | number | median error | worst | mean, signed "
+        "| rounds that happened, priced: median error | worst |",
+        "|---" * 7 + "|",
+    ]
+    lines += [
+        f"| {name} | {one['cells']} | {percent(one['median_error'])} "
+        f"| {percent(one['worst_error'])} | {one['mean_signed_error']:+.1%} "
+        f"| {percent(one['median_cost_error'])} | {percent(one['worst_cost_error'])} |"
+        for name, one in groups
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def number(value: float | None, digits: int = 2) -> str:
     """Two digits, or n/a."""
     return "n/a" if value is None else f"{value:.{digits}f}"
@@ -228,6 +251,8 @@ TABLES: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "step_speed": ("step_speed.json", step_speed_table),
     "early_exit": ("early_exit_rival.json", early_exit_table),
     "ranking": ("ranking.json", ranking_table),
+    "predictions": ("predictions.json", predictions_table),
+    "growth": ("growth.json", growth_table),
 }
 
 
