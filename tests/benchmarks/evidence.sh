@@ -12,7 +12,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 calibrate() { $selfspec calibrate "$@" || [ $? -eq 3 ]; }  # 3: a plan without evidence is a plan
 
 $selfspec demo-model
-calibrate -m demo -t "$traces" --limit 200 --max-tokens 48 --engine eager -o "$out/public"
+calibrate -m demo -t "$traces" --limit 200 --max-tokens 48 -o "$out/public"
 calibrate -m demo -t sample -c quickstart -o "$out/sample"
 mkdir -p "$here/benchmarks/results"
 runs=("demo, public=$out/public" "demo, sample=$out/sample")
