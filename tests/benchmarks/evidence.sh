@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Real runs behind the numbers of README.md: the demo model on public and on sample requests, and
-# damped twins of it at three epsilon, some with the eager engine for comparison. Finished runs are kept, an interrupted one goes on.
+# damped twins of it at three epsilon. Finished runs are kept, an interrupted one goes on.
 # usage: tests/benchmarks/evidence.sh TRACES OUT   (about an hour on two quiet cores)
 # TRACES: a trace file with several tasks and context bands; OUT: an existing folder.
 set -euo pipefail
@@ -20,9 +20,9 @@ for epsilon in 0.05 0.01 0.003; do
   twin=$out/twin-$epsilon
   [ -f "$twin/config.json" ] ||
     $python "$here/instruments/damped_twin.py" demo "$twin" --from-layer 15 --epsilon "$epsilon"
-  kernels=(--engine eager)
-  [ "$epsilon" = 0.01 ] && kernels=(--batch-size 1,4,8)
-  calibrate -m "$twin" -t sample -c quickstart "${kernels[@]}" -o "$out/run-$epsilon"
+  sizes=1
+  [ "$epsilon" = 0.01 ] && sizes=1,4,8
+  calibrate -m "$twin" -t sample -c quickstart --batch-size "$sizes" -o "$out/run-$epsilon"
   runs+=("twin $epsilon=$out/run-$epsilon")
 done
 $python "$here/benchmarks/collect_evidence.py" "$here/benchmarks/results/evidence.json" "${runs[@]}"
