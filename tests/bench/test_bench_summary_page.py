@@ -1,10 +1,10 @@
 """bench.html and its files: what they say, and that no label becomes markup or a formula."""
 
 import re
-from html.parser import HTMLParser
 
 import pytest
 from bench_tables import bench_table, decode, drafted, whole_batch
+from page_tree import Tree
 
 from selfspec_cli.bench.figures import LENGTHS, SPEEDUP
 from selfspec_cli.bench.markdown import render_markdown
@@ -15,34 +15,6 @@ from selfspec_cli.storage import read_table
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7*7 }}"
 FORMULA = '=HYPERLINK("x")'
-VOID = {"meta", "link", "br", "img", "input", "hr"}
-
-
-class Tree(HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.open, self.words = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag, f"</{tag}> closes another"
-
-    def handle_data(self, data):
-        if "style" not in self.open:
-            self.words.append(data)
-
-    @property
-    def text(self):
-        return " ".join(" ".join(self.words).split())
 
 
 def rows_of(task="chat", *, gain=2.0, n=9, arms=("plan", "forced")):

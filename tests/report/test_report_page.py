@@ -2,53 +2,16 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
+from page_tree import Tree
 from report_runs import HOSTILE
 
 from selfspec_cli.report.figure_view import MAP
 from selfspec_cli.report.figures import draw
 from selfspec_cli.report.page import render_page
 from selfspec_cli.report.rule_rows import rule_rows
-
-VOID = {"meta", "link", "br", "img", "input", "hr"}
-
-
-class Tree(HTMLParser):
-    """Tags with their attributes and the text of the page."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.words, self.open = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag, f"</{tag}> closes another"
-
-    def handle_data(self, data):
-        if "style" not in self.open:
-            self.words.append(data)
-
-    def of(self, tag, **wanted):
-        return [
-            attrs for name, attrs in self.tags
-            if name == tag and all(attrs.get(key.rstrip("_")) == wanted[key] for key in wanted)
-        ]  # fmt: skip
-
-    @property
-    def text(self):
-        return " ".join(" ".join(self.words).split())
 
 
 def page_of(run):
